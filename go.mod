@@ -1,0 +1,3 @@
+module github.com/meshnet/node
+
+go 1.26
