@@ -1,0 +1,34 @@
+package hotkv
+
+// list keeps its members in order of use. It is intrusive: a member brings its own link, so a member
+// can be in several lists and nothing is allocated. Whoever owns the list serialises its use.
+type list[T any] struct {
+	root link[T] // a ring: root.newer is the oldest member, root.older the newest
+}
+
+// link is one membership of owner in one list.
+type link[T any] struct {
+	older, newer *link[T] // nil when in no list
+	owner        *T       // nil in a list's root
+}
+
+func (l *list[T]) init() { l.root.older, l.root.newer = &l.root, &l.root }
+
+// add makes n's owner the newest member.
+func (l *list[T]) add(n *link[T], owner *T) {
+	newest := l.root.older
+	n.older, n.newer, n.owner = newest, &l.root, owner
+	newest.newer, l.root.older = n, n
+}
+
+// remove takes n out of its list; it is no error if it is in none.
+func (l *list[T]) remove(n *link[T]) {
+	if n.older == nil {
+		return
+	}
+	n.older.newer, n.newer.older = n.newer, n.older
+	n.older, n.newer = nil, nil
+}
+
+// oldest is the least recently used member, nil if there is none.
+func (l *list[T]) oldest() *T { return l.root.newer.owner }
