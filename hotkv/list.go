@@ -8,8 +8,8 @@ type list[T any] struct {
 
 // link is one membership of owner in one list.
 type link[T any] struct {
-	older, newer *link[T] // nil when in no list
-	owner        *T       // nil in a list's root
+	older, newer *link[T]
+	owner        *T // nil in a list's root
 }
 
 func (l *list[T]) init() { l.root.older, l.root.newer = &l.root, &l.root }
@@ -21,13 +21,9 @@ func (l *list[T]) add(n *link[T], owner *T) {
 	newest.newer, l.root.older = n, n
 }
 
-// remove takes n out of its list; it is no error if it is in none.
+// remove takes out n, which must be in l.
 func (l *list[T]) remove(n *link[T]) {
-	if n.older == nil {
-		return
-	}
 	n.older.newer, n.newer.older = n.newer, n.older
-	n.older, n.newer = nil, nil
 }
 
 // oldest is the least recently used member, nil if there is none.

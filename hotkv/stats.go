@@ -3,7 +3,7 @@ package hotkv
 // Miss says why a session's KV could not be taken; the empty Hit says that it was.
 type Miss string
 
-// The causes of a miss. Only the latest is remembered for a session, and only for so many sessions (WithMissMemory).
+// The causes of a miss. A session's KV is remembered by its latest loss only, and not for ever (WithMissMemory).
 const (
 	Hit             Miss = ""
 	MissNever       Miss = "never"       // nothing was kept for it, what was kept was taken, or the cause is forgotten

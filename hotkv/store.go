@@ -45,12 +45,14 @@ type item struct {
 // Option changes a default of New.
 type Option func(*Store)
 
-// WithFenceLimit bounds how many sessions' fences are remembered; 0 remembers only those of stored entries. Default 16384.
+// WithFenceLimit bounds for how many sessions the fence is remembered (default 16384). With 0 only those of
+// stored entries are.
 func WithFenceLimit(sessions int) Option {
 	return func(s *Store) { s.fences = newMemory[uint64](sessions) }
 }
 
-// WithMissMemory bounds how many sessions are remembered with the cause of their KV's loss; 0 makes each such miss "never". Default 16384.
+// WithMissMemory bounds for how many sessions it is remembered why their KV went away (default 16384).
+// A forgotten cause reads as MissNever.
 func WithMissMemory(sessions int) Option {
 	return func(s *Store) { s.causes = newMemory[Miss](sessions) }
 }
@@ -106,10 +108,13 @@ func (s *Store) Put(e Entry) (evicted []Entry, err error) {
 // Saved turns the entry of key that is parked in slot into a saved one, which counts st.Bytes() and keeps
 // its place in the order of use. The slot is then the caller's, and st the store's.
 //
-// If the store is then beyond its budget, others make room, least recently used first; if st alone
-// exceeds the budget, the entry itself leaves, with st as its State, and no other. What leaves is returned and is the
-// caller's to dispose of. With ok false the entry is gone or is not the one that st was saved from (parked elsewhere,
-// saved already, another number of tokens): nothing has changed and st is still the caller's.
+// If the store is then beyond its budget, others make room, least recently used first; if st alone exceeds
+// the budget, the entry itself leaves, with st as its State, and no other does. What leaves is returned
+// and is the caller's to dispose of.
+//
+// With ok false the entry is gone or is not the one that st was saved from (parked elsewhere, saved already,
+// another number of tokens): nothing has changed and st is still the caller's. Between saving a slot and this
+// call, no new KV of the same session may be parked in that slot: it could not be told from the old.
 func (s *Store) Saved(key Key, slot int, st State) (evicted []Entry, ok bool) {
 	if st == nil {
 		return nil, false
@@ -121,21 +126,22 @@ func (s *Store) Saved(key Key, slot int, st State) (evicted []Entry, ok bool) {
 	if it == nil || !it.Parked() || it.Slot != slot || len(it.Tokens) != tokens || bytes < 1 {
 		return nil, false
 	}
+	if bytes > s.budget {
+		e := s.evict(it)
+		e.Slot, e.State, e.Bytes = NoSlot, st, bytes
+		return []Entry{e}, true
+	}
 	s.unpark(it)
 	s.bytes -= it.Bytes
 	it.Slot, it.State, it.Bytes = NoSlot, st, bytes
-	if bytes > s.budget {
-		s.bytes += bytes // for remove to take away again
-		return []Entry{s.evict(it)}, true
-	}
 	evicted = s.makeRoom(bytes, it, nil)
 	s.bytes += bytes
 	return evicted, true
 }
 
-// Take removes the entry of key and hands it over. Where miss is not Hit there is nothing to use, but the entry may
-// be KV that became stale (its epoch is older, or its recipe another): the caller disposes of what is
-// returned. Where there is nothing to dispose of, the entry is neither Parked nor has it a State.
+// Take removes the entry of key and hands it over. Where miss is not Hit there is nothing to use, but the
+// entry may be KV that became stale (its epoch is older, or its recipe another), for the caller to
+// dispose of. Where there is nothing to dispose of, it is neither Parked nor has it a State.
 //
 // An epoch below the session's fence is a miss that leaves the entry stored: the request is stale, not the KV.
 func (s *Store) Take(key Key, epoch uint64, recipe string) (e Entry, miss Miss) {
