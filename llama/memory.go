@@ -1,0 +1,140 @@
+package llama
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// MemoryError says that a node does not fit its machine, and how large each part of it is. All sizes are bytes.
+type MemoryError struct {
+	Weights, KV, Scratch int64
+	Available            int64
+	Slots, ContextTokens int // of the KV: streams and padded positions
+}
+
+func (e *MemoryError) Error() string {
+	const mib = 1 << 20
+	return fmt.Sprintf("the node needs %d MiB (weights %d, KV %d for %d slots of %d tokens, scratch %d) and %d MiB are free; "+
+		"use fewer slots, a shorter context or a smaller model",
+		(e.Weights+e.KV+e.Scratch)/mib, e.Weights/mib, e.KV/mib, e.Slots, e.ContextTokens, e.Scratch/mib, e.Available/mib)
+}
+
+// checkMemory refuses a context that would not fit. The weights are loaded already, and on Linux they are pages of
+// the model file that the kernel can drop and read again; what is new is the KV and the scratch.
+func checkMemory(m *Model, o Options, streams, ctxSeq int) error {
+	free := o.MemoryBytes
+	if free == 0 {
+		free = availableMemory()
+	}
+	need := &MemoryError{
+		Weights: m.facts.Bytes, KV: m.header.kvBytesPerToken() * int64(streams) * int64(ctxSeq),
+		Scratch: scratchBytes(m, o, streams), Available: free, Slots: streams, ContextTokens: ctxSeq,
+	}
+	used := need.KV + need.Scratch
+	if o.MemoryBytes != 0 {
+		used += need.Weights // an explicit budget is for the whole node
+	}
+	if free > 0 && used > free {
+		return need
+	}
+	return nil
+}
+
+// scratchBytes estimates the compute buffers: the activations of one batch, the logits of every stream and the
+// candidates of one draw.
+func scratchBytes(m *Model, o Options, streams int) int64 {
+	const float, candidate, residuals = 4, 12, 24
+	batch := int64(max(o.BatchTokens, streams))
+	return batch*int64(m.facts.EmbeddingSize)*float*residuals +
+		int64(streams)*int64(m.facts.VocabTokens)*float*2 + int64(m.facts.VocabTokens)*candidate
+}
+
+// kvBytesPerToken is what the header says a position of F16 KV costs: an upper bound, since layers with a window or
+// without attention cost less. Zero where the model has no attention.
+func (h *header) kvBytesPerToken() int64 {
+	const half = 2
+	arch := h.Architecture()
+	key := func(name string) int64 {
+		n, _ := h.Uint(arch + "." + name)
+		return int64(min(n, 1<<31))
+	}
+	heads := key("attention.head_count")
+	if heads == 0 {
+		return 0
+	}
+	kvHeads := key("attention.head_count_kv")
+	if kvHeads == 0 {
+		kvHeads = heads
+	}
+	keyLen, valueLen := key("attention.key_length"), key("attention.value_length")
+	if keyLen == 0 {
+		keyLen = key("embedding_length") / heads
+	}
+	if valueLen == 0 {
+		valueLen = keyLen
+	}
+	return key("block_count") * kvHeads * (keyLen + valueLen) * half
+}
+
+// availableMemory is what the machine, or the control group this process runs in, has free; 0 where that is unknown.
+func availableMemory() int64 {
+	free := memAvailable("/proc/meminfo")
+	if limit := cgroupFree("/sys/fs/cgroup", "/proc/self/cgroup"); limit > 0 && (free == 0 || limit < free) {
+		free = limit
+	}
+	return free
+}
+
+func memAvailable(path string) int64 {
+	file, err := os.Open(path)
+	if err != nil {
+		return 0
+	}
+	defer file.Close() //nolint:errcheck // only read from
+	lines := bufio.NewScanner(file)
+	for lines.Scan() {
+		fields := strings.Fields(lines.Text())
+		if len(fields) >= 2 && fields[0] == "MemAvailable:" {
+			kib, err := strconv.ParseInt(fields[1], 10, 64)
+			if err == nil {
+				return kib << 10
+			}
+		}
+	}
+	return 0
+}
+
+// cgroupFree is limit minus use of the process's own version 2 control group; 0 without one or without a limit.
+func cgroupFree(root, self string) int64 {
+	data, err := os.ReadFile(self)
+	if err != nil {
+		return 0
+	}
+	_, path, found := strings.Cut(strings.TrimSpace(string(data)), "0::")
+	if !found {
+		return 0
+	}
+	limit := readBytes(filepath.Join(root, path, "memory.max"))
+	used := readBytes(filepath.Join(root, path, "memory.current"))
+	if limit == 0 {
+		return 0
+	}
+	return max(limit-used, 1)
+}
+
+// readBytes reads a file that holds one number; 0 where it does not.
+func readBytes(path string) int64 {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return 0
+	}
+	n, err := strconv.ParseInt(strings.TrimSpace(string(data)), 10, 64)
+	if err != nil {
+		return 0
+	}
+	return n
+}

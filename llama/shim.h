@@ -1,0 +1,164 @@
+// The C face of the binding: everything Go calls. Behind it is C++, where every exception is caught and
+// becomes an error text, and where no argument is trusted to llama.cpp unchecked.
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// Filled by a failing call.
+typedef struct mn_error {
+    char text[1024];
+} mn_error;
+
+// ---- process-wide ------------------------------------------------------------------------------
+
+// Loads the compute backends once: from dir, or from the folder of the llama.cpp library and its ggml/
+// subfolders where dir is NULL. False where no CPU device is registered afterwards.
+bool mn_backends_load(const char * dir, mn_error * err);
+
+// Lowest llama.cpp log level that reaches Go: 1 debug, 2 info, 3 warn, 4 error, 5 none.
+void mn_log_level(int level);
+
+const char * mn_version(void);
+const char * mn_system_info(void);
+// Name and description of device i, or false past the last one.
+bool mn_device(size_t i, char * name, size_t name_size, char * description, size_t description_size);
+
+// ---- model -------------------------------------------------------------------------------------
+
+typedef struct mn_model mn_model;
+
+// Shared between the loading thread and a watcher; both sides use atomic access.
+typedef struct mn_progress {
+    uint32_t permille;
+    uint32_t cancel;
+} mn_progress;
+
+typedef struct mn_model_facts {
+    int32_t  n_ctx_train, n_embd, n_layer, n_head, n_head_kv, n_swa, n_vocab;
+    int32_t  rope_type, bos, eos;
+    uint64_t n_params, size_bytes;
+    bool     has_decoder, has_encoder, is_recurrent, is_hybrid, is_diffusion, has_vocab, add_bos;
+    char     ftype[64];
+    char     description[128];
+} mn_model_facts;
+
+// Loads from path, or from the open descriptor fd where path is NULL (fd stays the caller's).
+mn_model * mn_model_load(const char * path, int fd, int n_gpu_layers, mn_progress * progress, mn_error * err);
+void       mn_model_free(mn_model * model);
+void       mn_model_facts_get(const mn_model * model, mn_model_facts * out);
+// Length of the metadata value (which may exceed size), or -1.
+int32_t      mn_model_meta(const mn_model * model, const char * key, char * out, size_t size);
+const char * mn_model_chat_template(const mn_model * model);
+
+// Number of tokens, or minus the number needed, or INT32_MIN on error.
+int32_t mn_tokenize(const mn_model * model, const char * text, int32_t text_len, int32_t * out, int32_t out_size,
+                    bool add_special, bool parse_special, mn_error * err);
+// Bytes of one token's text, or minus the number needed. The token must be in the vocabulary.
+int32_t mn_piece(const mn_model * model, int32_t token, char * out, int32_t out_size, bool special);
+// Bytes of the text of a token list, or minus the number needed, or INT32_MIN on error.
+int32_t mn_detokenize(const mn_model * model, const int32_t * tokens, int32_t n, char * out, int32_t out_size,
+                      bool remove_special, bool unparse_special, mn_error * err);
+bool mn_is_eog(const mn_model * model, int32_t token);
+bool mn_is_control(const mn_model * model, int32_t token);
+
+// ---- engine: one context -----------------------------------------------------------------------
+
+typedef struct mn_engine mn_engine;
+
+typedef struct mn_engine_params {
+    int32_t n_seq_max, n_ctx_seq, n_batch, n_threads;
+    bool    audit;
+} mn_engine_params;
+
+// How flash attention was resolved when the context was made.
+enum { MN_FLASH_UNKNOWN = 0, MN_FLASH_ON = 1, MN_FLASH_OFF = 2 };
+
+typedef struct mn_engine_facts {
+    int32_t n_seq_max, n_ctx_seq, n_batch, flash;
+} mn_engine_facts;
+
+mn_engine * mn_engine_new(mn_model * model, const mn_engine_params * params, mn_error * err);
+void        mn_engine_free(mn_engine * engine);
+void        mn_engine_facts_get(const mn_engine * engine, mn_engine_facts * out);
+// Rebuilds the thread pool. False where the pool cannot be made; the old one is then still in use.
+bool mn_set_threads(mn_engine * engine, int n_threads, mn_error * err);
+// Sticky: while set, the running call and every later one return MN_ABORTED. Any thread.
+void mn_interrupt(mn_engine * engine, bool on);
+
+// ---- steps -------------------------------------------------------------------------------------
+
+enum { MN_OK = 0, MN_NO_KV = 1, MN_ABORTED = 2, MN_FATAL = -1 };
+
+enum {
+    MN_ROW_TOKEN = 0,  // token holds the next token
+    MN_ROW_NONE,       // nothing was asked of this row
+    MN_ROW_NAN,        // the logits are not numbers
+    MN_ROW_NO_CHOICE,  // no token can be chosen
+    MN_ROW_LOST        // the slot could not be trimmed back and is empty now
+};
+
+typedef struct mn_row {
+    int32_t slot, pos, token;
+    int32_t index;   // of the yielded token in its turn
+    int32_t forced;  // the yielded token where it is known, else -1
+    bool    pad;     // evaluated for the batch's shape only, and removed again
+} mn_row;
+
+typedef struct mn_result {
+    int32_t  status, token;
+    bool     eog;
+    float    gap;
+    uint64_t hash;
+} mn_result;
+
+// One decode call. Rows are in ascending slot order. On MN_OK results holds one entry a row. Otherwise every slot is
+// as it was, but for those whose result says MN_ROW_LOST.
+int mn_decode(mn_engine * engine, const mn_row * rows, int32_t n_rows, mn_result * results);
+
+// Evaluates n tokens of one slot from pos on; the last one yields a token where want is set. On failure the
+// slot is trimmed back to pos, or empty with MN_ROW_LOST.
+int mn_prefill(mn_engine * engine, int32_t slot, int32_t pos, const int32_t * tokens, int32_t n, bool want,
+               int32_t forced, mn_result * result);
+
+// ---- sampling ----------------------------------------------------------------------------------
+
+typedef struct mn_sampling {
+    float    temperature, top_p, min_p, repeat_penalty, presence_penalty, frequency_penalty;
+    int32_t  top_k, penalty_last_n;
+    uint64_t seed;
+    bool     ignore_eog;
+} mn_sampling;
+
+// Attaches a sampler to a slot, in place of an older one; history is accepted by samplers with a memory.
+bool mn_sampler_open(mn_engine * engine, int32_t slot, const mn_sampling * sampling, const int32_t * history,
+                     int32_t n_history, mn_error * err);
+void mn_sampler_close(mn_engine * engine, int32_t slot);
+
+// ---- slots -------------------------------------------------------------------------------------
+
+typedef struct mn_span {
+    int32_t min, max;  // positions held; -1, -1 when empty
+} mn_span;
+
+mn_span mn_slot_span(const mn_engine * engine, int32_t slot);
+// Drops [keep, end). False where the model refuses; nothing is changed then.
+bool mn_slot_trim(mn_engine * engine, int32_t slot, int32_t keep);
+void mn_slot_clear(mn_engine * engine, int32_t slot);
+// Size of the slot's state in bytes; 0 on error.
+size_t mn_slot_size(mn_engine * engine, int32_t slot);
+// Copies the slot's state; the number of bytes written, 0 on error.
+size_t mn_slot_save(mn_engine * engine, int32_t slot, void * out, size_t size, mn_error * err);
+// True where exactly size bytes were read. The slot must be empty; its content after a failure is undefined.
+bool mn_slot_restore(mn_engine * engine, int32_t slot, const void * in, size_t size, mn_error * err);
+// Copies KV and hands over the sampler. After a failure from is as it was and to is empty.
+bool mn_slot_move(mn_engine * engine, int32_t from, int32_t to, mn_error * err);
+
+#ifdef __cplusplus
+}
+#endif

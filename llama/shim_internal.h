@@ -1,0 +1,67 @@
+// Shared by the shim's C++ files; Go never sees it.
+#pragma once
+
+#include "shim.h"
+
+#include <llama.h>
+
+#include <atomic>
+#include <exception>
+#include <string>
+#include <vector>
+
+struct mn_model {
+    llama_model *       model = nullptr;
+    const llama_vocab * vocab = nullptr;
+    int32_t             n_vocab = 0;
+    std::vector<llama_token> eog;         // every end-of-generation token
+    std::vector<llama_token> suppressed;  // tokens the model says must never be chosen
+};
+
+// How the next token of one slot is chosen. A greedy slot without penalties has no chain.
+struct mn_sampler {
+    bool                     open = false;
+    llama_sampler *          chain = nullptr;
+    std::vector<llama_token> masked;  // never chosen
+    uint64_t                 seed = 0;
+
+    void reset();
+};
+
+struct mn_engine {
+    mn_model *                    model = nullptr;
+    llama_context *               ctx = nullptr;
+    llama_memory_t                memory = nullptr;
+    ggml_threadpool *             pool = nullptr;
+    int                           flash = MN_FLASH_UNKNOWN;
+    bool                          audit = false;
+    int32_t                       n_batch = 0;
+    llama_batch                   batch{};
+    std::vector<mn_sampler>       samplers;    // one a slot
+    std::vector<llama_token_data> candidates;  // reused by every draw
+    std::vector<uint8_t>          transfer;    // reused by every move
+    std::atomic<bool>             interrupted{false};
+};
+
+void mn_fail(mn_error * err, const char * what, const std::string & why);
+
+// The newest error or warning lines of llama.cpp, for the text of a failing load.
+void        mn_log_forget();
+std::string mn_log_recall();
+// Whether a line with this text was logged since mn_log_forget, at any level.
+bool mn_log_saw(const char * text);
+
+// Chooses the token of one row from its logits (which it may overwrite) and accepts it.
+void mn_choose(mn_engine * engine, int32_t slot, float * logits, int32_t index, int32_t forced, mn_result * out);
+
+// Runs body, turning any exception into an error and the value on_error.
+template <typename T, typename F> T mn_guard(mn_error * err, const char * what, T on_error, F && body) {
+    try {
+        return body();
+    } catch (const std::exception & e) {
+        mn_fail(err, what, e.what());
+    } catch (...) {
+        mn_fail(err, what, "unknown exception");
+    }
+    return on_error;
+}

@@ -1,0 +1,125 @@
+package llama
+
+/*
+#include <stdlib.h>
+*/
+import "C"
+
+import (
+	"encoding/binary"
+	"fmt"
+	"hash/crc32"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/meshnet/node/scheduler"
+)
+
+// A saved state is this header and llama.cpp's blob. llama.cpp takes a corrupt blob without complaint, so nothing
+// reaches it before the header has been checked.
+//
+//	0  magic "MNKV"      8  restore fingerprint   48 first position   56 payload bytes   64 CRC-32C of the payload
+//	4  version           40 tokens                52 last position                      68 CRC-32C of the header before it
+//	6  header bytes      44 exact_len
+const (
+	stateMagic      = "MNKV"
+	stateVersion    = 1
+	stateHeaderSize = 72
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+type stateHeader struct {
+	restore         [32]byte
+	tokens, exact   int
+	minPos, maxPos  int
+	payload         int64
+	payloadChecksum uint32
+}
+
+func (h stateHeader) put(b []byte) {
+	copy(b, stateMagic)
+	binary.LittleEndian.PutUint16(b[4:], stateVersion)
+	binary.LittleEndian.PutUint16(b[6:], stateHeaderSize)
+	copy(b[8:40], h.restore[:])
+	binary.LittleEndian.PutUint32(b[40:], uint32(h.tokens))
+	binary.LittleEndian.PutUint32(b[44:], uint32(h.exact))
+	binary.LittleEndian.PutUint32(b[48:], uint32(int32(h.minPos)))
+	binary.LittleEndian.PutUint32(b[52:], uint32(int32(h.maxPos)))
+	binary.LittleEndian.PutUint64(b[56:], uint64(h.payload))
+	binary.LittleEndian.PutUint32(b[64:], h.payloadChecksum)
+	binary.LittleEndian.PutUint32(b[68:], crc32.Checksum(b[:68], castagnoli))
+}
+
+// checkState verifies a whole saved state against the restore fingerprint and the context it is to go into.
+func checkState(b []byte, restore [32]byte, contextTokens int) (stateHeader, error) {
+	var h stateHeader
+	invalid := func(format string, args ...any) (stateHeader, error) {
+		return stateHeader{}, fmt.Errorf("%w: %s", scheduler.ErrStateInvalid, fmt.Sprintf(format, args...))
+	}
+	if len(b) < stateHeaderSize {
+		return invalid("%d bytes are too few for a header of %d", len(b), stateHeaderSize)
+	}
+	if string(b[:4]) != stateMagic {
+		return invalid("it does not begin with %q", stateMagic)
+	}
+	version, size := binary.LittleEndian.Uint16(b[4:]), binary.LittleEndian.Uint16(b[6:])
+	if version != stateVersion || size != stateHeaderSize {
+		return invalid("version %d with a header of %d bytes; this build reads version %d with %d", version, size, stateVersion, stateHeaderSize)
+	}
+	if crc32.Checksum(b[:68], castagnoli) != binary.LittleEndian.Uint32(b[68:]) {
+		return invalid("the header's checksum differs")
+	}
+	copy(h.restore[:], b[8:40])
+	h.tokens = int(binary.LittleEndian.Uint32(b[40:]))
+	h.exact = int(binary.LittleEndian.Uint32(b[44:]))
+	h.minPos = int(int32(binary.LittleEndian.Uint32(b[48:])))
+	h.maxPos = int(int32(binary.LittleEndian.Uint32(b[52:])))
+	h.payload = int64(binary.LittleEndian.Uint64(b[56:]))
+	h.payloadChecksum = binary.LittleEndian.Uint32(b[64:])
+	if h.restore != restore {
+		return stateHeader{}, fmt.Errorf("%w: saved under %x, this engine is %x", scheduler.ErrStateRecipe, h.restore[:6], restore[:6])
+	}
+	if h.tokens < 1 || h.tokens > contextTokens || h.exact > h.tokens || h.maxPos != h.tokens-1 || h.minPos < 0 || h.minPos > h.maxPos {
+		return invalid("%d tokens (exact to %d) at positions %d to %d do not fit a context of %d", h.tokens, h.exact, h.minPos, h.maxPos, contextTokens)
+	}
+	if h.payload != int64(len(b)-stateHeaderSize) {
+		return invalid("%d bytes of payload; the header says %d", len(b)-stateHeaderSize, h.payload)
+	}
+	if crc32.Checksum(b[stateHeaderSize:], castagnoli) != h.payloadChecksum {
+		return invalid("the payload's checksum differs")
+	}
+	return h, nil
+}
+
+// savedState is a state in C memory, outside the garbage collector. Whoever holds it frees it.
+type savedState struct {
+	bytes         []byte
+	tokens, exact int
+	live          *atomic.Int64 // the engine's count of states
+}
+
+// newSavedState allocates room for a header and a payload; nil where there is no memory.
+func newSavedState(payload int, live *atomic.Int64) *savedState {
+	size := stateHeaderSize + payload
+	p := C.malloc(C.size_t(size))
+	if p == nil {
+		return nil
+	}
+	live.Add(1)
+	return &savedState{bytes: unsafe.Slice((*byte)(p), size), live: live}
+}
+
+func (s *savedState) Bytes() int64  { return int64(len(s.bytes)) }
+func (s *savedState) Tokens() int   { return s.tokens }
+func (s *savedState) ExactLen() int { return s.exact }
+
+// Free returns the memory. A second call panics: the first owner may have handed the memory on.
+func (s *savedState) Free() {
+	if s.bytes == nil {
+		panic("llama: a saved state was freed twice")
+	}
+	C.free(unsafe.Pointer(&s.bytes[0]))
+	s.bytes = nil
+	s.live.Add(-1)
+}

@@ -1,0 +1,192 @@
+package llama
+
+/*
+#include "shim.h"
+*/
+import "C"
+
+import (
+	"fmt"
+	"time"
+	"unsafe"
+
+	"github.com/meshnet/node/scheduler"
+)
+
+// Open implements scheduler.Engine.
+func (e *Engine) Open(slot int, s scheduler.Sampling, history []scheduler.Token) error {
+	e.enter()
+	defer e.leave()
+	e.checkSlot(slot)
+	params := C.mn_sampling{
+		temperature:       C.float(s.Temperature),
+		top_p:             C.float(s.TopP),
+		min_p:             C.float(s.MinP),
+		repeat_penalty:    C.float(s.RepeatPenalty),
+		presence_penalty:  C.float(s.PresencePenalty),
+		frequency_penalty: C.float(s.FrequencyPenalty),
+		top_k:             C.int32_t(s.TopK),
+		penalty_last_n:    C.int32_t(s.PenaltyLastN),
+		seed:              C.uint64_t(s.Seed),
+		ignore_eog:        C.bool(s.IgnoreEOG),
+	}
+	var cerr C.mn_error
+	if !C.mn_sampler_open(e.c, C.int32_t(slot), &params, tokenPtr(history), C.int32_t(len(history)), &cerr) {
+		return fmt.Errorf("slot %d: %s", slot, errText(&cerr))
+	}
+	return nil
+}
+
+func tokenPtr(tokens []scheduler.Token) *C.int32_t {
+	return (*C.int32_t)(unsafe.Pointer(unsafe.SliceData(tokens)))
+}
+
+// Prefill implements scheduler.Engine.
+func (e *Engine) Prefill(c scheduler.Chunk) scheduler.Result {
+	e.enter()
+	defer e.leave()
+	e.checkSlot(c.Slot)
+	e.checkRange(c.Pos, len(c.Tokens))
+	if e.lengths[c.Slot] != c.Pos {
+		return scheduler.Result{Outcome: scheduler.OutcomeMiss}
+	}
+	var res C.mn_result
+	rc := C.mn_prefill(e.c, C.int32_t(c.Slot), C.int32_t(c.Pos), tokenPtr(c.Tokens), C.int32_t(len(c.Tokens)),
+		C.bool(c.Last), C.int32_t(c.Forced), &res)
+	if rc != C.MN_OK {
+		if res.status == C.MN_ROW_LOST {
+			e.lengths[c.Slot] = 0
+		}
+		return callFailed(int(rc), c.Slot)
+	}
+	e.lengths[c.Slot] = c.Pos + len(c.Tokens)
+	if !c.Last {
+		return scheduler.Result{Outcome: scheduler.OutcomeNone}
+	}
+	return rowResult(&res)
+}
+
+func (e *Engine) checkRange(pos, n int) {
+	if n < 1 || pos < 0 || pos+n > e.opts.ContextTokens {
+		panic(fmt.Sprintf("llama: positions [%d, %d) of a context of %d", pos, pos+n, e.opts.ContextTokens))
+	}
+}
+
+// Decode implements scheduler.Engine.
+func (e *Engine) Decode(rows []scheduler.Row) []scheduler.Result {
+	e.enter()
+	defer e.leave()
+	results := e.results[:len(rows)]
+	e.members = e.members[:0]
+	for i := range rows {
+		e.checkSlot(rows[i].Slot)
+		e.checkRange(rows[i].Pos, 1)
+		if i > 0 && rows[i].Slot <= rows[i-1].Slot {
+			panic(fmt.Sprintf("llama: rows not in slot order: %d after %d", rows[i].Slot, rows[i-1].Slot))
+		}
+		if e.lengths[rows[i].Slot] != rows[i].Pos {
+			results[i] = scheduler.Result{Outcome: scheduler.OutcomeMiss}
+			continue
+		}
+		e.members = append(e.members, i)
+	}
+	began := time.Now()
+	e.decode(rows, e.members, results)
+	e.afterStep(len(e.members), time.Since(began))
+	return results
+}
+
+// decode runs the members (indices into rows) as one call. Where the call fails it has changed nothing, and each
+// half is tried by itself: in the end only rows that fail alone are given up, and the rest get their tokens.
+func (e *Engine) decode(rows []scheduler.Row, members []int, results []scheduler.Result) {
+	if len(members) == 0 {
+		return
+	}
+	e.layOut(rows, members)
+	rc := int(C.mn_decode(e.c, &e.rows[0], C.int32_t(len(e.rows)), &e.cres[0]))
+	e.noteLost()
+	if rc == C.MN_OK {
+		e.take(members, rows, results)
+		return
+	}
+	retry := members[:0:0]
+	for _, i := range members {
+		lost := e.lengths[rows[i].Slot] != rows[i].Pos
+		if lost || rc == C.MN_ABORTED || len(members) == 1 {
+			results[i] = callFailed(rc, rows[i].Slot)
+			continue
+		}
+		retry = append(retry, i)
+	}
+	half := (len(retry) + 1) / 2
+	e.decode(rows, retry[:half], results)
+	e.decode(rows, retry[half:], results)
+}
+
+// layOut writes the rows of a call, with padding rows where they keep the call in one piece.
+func (e *Engine) layOut(rows []scheduler.Row, members []int) {
+	low, high := rows[members[0]].Slot, rows[members[len(members)-1]].Slot
+	first, last, fill := e.shape.span(low, high, len(members), e.probes.CanPad)
+	e.rows = e.rows[:0]
+	next := 0
+	for slot := first; slot <= last; slot++ {
+		if next < len(members) && rows[members[next]].Slot == slot {
+			r := &rows[members[next]]
+			e.rows = append(e.rows, C.mn_row{slot: C.int32_t(slot), pos: C.int32_t(r.Pos), token: C.int32_t(r.Token),
+				index: C.int32_t(r.Index), forced: C.int32_t(r.Forced)})
+			next++
+		} else if fill {
+			e.rows = append(e.rows, C.mn_row{slot: C.int32_t(slot), pos: C.int32_t(e.lengths[slot]), forced: -1, pad: true})
+		}
+	}
+}
+
+// noteLost takes over which slots the call emptied because they could not be trimmed back.
+func (e *Engine) noteLost() {
+	for i := range e.rows {
+		if e.cres[i].status == C.MN_ROW_LOST {
+			e.lengths[e.rows[i].slot] = 0
+			e.log.Warn("slot lost: its state could not be trimmed after a step", "slot", int(e.rows[i].slot))
+		}
+	}
+}
+
+// take maps the results of a call's rows to its members.
+func (e *Engine) take(members []int, rows []scheduler.Row, results []scheduler.Result) {
+	next := 0
+	for i := range e.rows {
+		if e.rows[i].pad {
+			continue
+		}
+		m := members[next]
+		next++
+		e.lengths[rows[m].Slot]++
+		results[m] = rowResult(&e.cres[i])
+	}
+}
+
+func rowResult(r *C.mn_result) scheduler.Result {
+	res := scheduler.Result{LogitHash: uint64(r.hash), Gap: float32(r.gap)}
+	switch r.status {
+	case C.MN_ROW_TOKEN:
+		res.Outcome, res.Token, res.EOG = scheduler.OutcomeToken, int32(r.token), bool(r.eog)
+	case C.MN_ROW_NAN:
+		res.Outcome = scheduler.OutcomeError
+		res.Err = &scheduler.EngineError{Cause: scheduler.CauseNaN, Detail: "the model's output is not a number"}
+	default:
+		res.Outcome = scheduler.OutcomeError
+		res.Err = &scheduler.EngineError{Cause: scheduler.CauseSampler, Detail: "no token can be chosen: every one is masked"}
+	}
+	return res
+}
+
+func callFailed(rc, slot int) scheduler.Result {
+	err := &scheduler.EngineError{Cause: scheduler.CauseFatal, Detail: fmt.Sprintf("llama.cpp failed on slot %d", slot)}
+	switch rc {
+	case C.MN_NO_KV:
+		err = &scheduler.EngineError{Cause: scheduler.CauseNoKV, Detail: fmt.Sprintf("no free KV cell in slot %d", slot)}
+	case C.MN_ABORTED:
+		err = &scheduler.EngineError{Cause: scheduler.CauseAborted, Detail: "the call was interrupted"}
+	}
+	return scheduler.Result{Outcome: scheduler.OutcomeError, Err: err}
+}
