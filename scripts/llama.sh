@@ -199,7 +199,10 @@ stage_prebuilt() {
 
 # stage_built STAGE WORK: the same release, built here.
 stage_built() {
-	local stage=$1 work=$2 options=(-DGGML_NATIVE=OFF -DGGML_BACKEND_DL=ON -DGGML_CPU_ALL_VARIANTS=ON) generator=()
+	local stage=$1 work=$2 options generator=()
+	# As the prebuilt release: a CPU variant per micro-architecture, ggml's own threads. Backends lie
+	# beside the libraries, where the engine looks for them.
+	options=(-DGGML_NATIVE=OFF -DGGML_BACKEND_DL=ON -DGGML_CPU_ALL_VARIANTS=ON -DGGML_OPENMP=OFF -DGGML_BACKEND_DIR="$prefix/lib")
 	mkdir "$work/tree"
 	git --git-dir="$work/llama.git" archive HEAD | tar -x -C "$work/tree"
 	case $backend in
@@ -210,7 +213,7 @@ stage_built() {
 	cmake -S "$work/tree" -B "$work/build" "${generator[@]}" -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=ON \
 		-DCMAKE_INSTALL_PREFIX="$prefix" -DCMAKE_INSTALL_LIBDIR=lib -DCMAKE_INSTALL_RPATH="\$ORIGIN" \
 		-DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_TOOLS=OFF -DLLAMA_BUILD_APP=OFF \
-		-DLLAMA_BUILD_SERVER=OFF -DLLAMA_BUILD_COMMON=ON -DLLAMA_CURL=OFF -DLLAMA_OPENSSL=OFF "${options[@]}"
+		-DLLAMA_BUILD_SERVER=OFF -DLLAMA_BUILD_COMMON=ON -DLLAMA_OPENSSL=OFF "${options[@]}"
 	cmake --build "$work/build" --parallel "${LLAMA_JOBS:-2}"
 	DESTDIR=$work/installed cmake --install "$work/build"
 	cp -R "$work/installed$prefix/." "$stage/"
