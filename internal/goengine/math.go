@@ -4,30 +4,34 @@ import "math"
 
 var nan = float32(math.NaN())
 
-// matVec sets out = w·x, w having len(out) rows of len(x).
+// matVec sets out = w·x, w having len(out) rows of len(x). It takes four rows at a time, because a lone
+// sum waits for each of its additions; every row is summed in the order of x, however many there are.
 func matVec(out, w, x []float32) {
 	n := len(x)
-	for i := range out {
-		out[i] = dot(w[i*n:(i+1)*n], x)
+	i := 0
+	for ; i+4 <= len(out); i += 4 {
+		w0, w1, w2, w3 := w[i*n:][:n], w[(i+1)*n:][:n], w[(i+2)*n:][:n], w[(i+3)*n:][:n]
+		var s0, s1, s2, s3 float32
+		for j, v := range x {
+			s0 += w0[j] * v
+			s1 += w1[j] * v
+			s2 += w2[j] * v
+			s3 += w3[j] * v
+		}
+		out[i], out[i+1], out[i+2], out[i+3] = s0, s1, s2, s3
+	}
+	for ; i < len(out); i++ {
+		out[i] = dot(w[i*n:][:n], x)
 	}
 }
 
-// dot sums in four lanes: a single one would wait for each addition. The order is fixed, and so are the bits.
 func dot(a, b []float32) float32 {
-	var s0, s1, s2, s3 float32
+	var sum float32
 	b = b[:len(a)]
-	i := 0
-	for ; i+4 <= len(a); i += 4 {
-		x, y := a[i:i+4:i+4], b[i:i+4:i+4]
-		s0 += x[0] * y[0]
-		s1 += x[1] * y[1]
-		s2 += x[2] * y[2]
-		s3 += x[3] * y[3]
+	for i, v := range a {
+		sum += v * b[i]
 	}
-	for ; i < len(a); i++ {
-		s0 += a[i] * b[i]
-	}
-	return (s0 + s1) + (s2 + s3)
+	return sum
 }
 
 func add(x, y []float32) {
