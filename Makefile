@@ -5,7 +5,7 @@ VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unkn
 MODULE  := github.com/meshnet/node
 
 # Packages that link llama.cpp, and their tests; all others are pure Go, and are tested with the race detector.
-LLAMA_PACKAGES := ^$(MODULE)/(llama|cmd|test)(/|$$)
+LLAMA_PACKAGES := ^$(MODULE)/(llama|cmd|test|internal/cmd|internal/testmodel)(/|$$)
 
 FUZZTIME ?= 10s
 BENCH    ?= .
