@@ -1,0 +1,92 @@
+package scheduler
+
+import (
+	"slices"
+
+	"github.com/meshnet/node/hotkv"
+)
+
+// stop marks a turn. One that waits leaves at once, an active one at the next tick boundary.
+func (s *Scheduler) stop(t *turn, v verdict) bool {
+	if !t.mark(v) {
+		return false
+	}
+	if t.waiting() {
+		s.end(t)
+	}
+	return true
+}
+
+// reap ends every marked turn and makes its slot ready for the next.
+func (s *Scheduler) reap() {
+	for i := 0; i < len(s.active); {
+		t := s.active[i]
+		if !t.marked() {
+			i++
+			continue
+		}
+		if t.verdict.reason == Completed {
+			s.report.Completed = append(s.report.Completed, t.key)
+			s.park(t)
+		}
+		s.end(t)
+	}
+	s.cleanSlots()
+}
+
+// park keeps a completed turn's KV in its slot, if its client asked for that and the hot budget has room for it.
+// The last token was never evaluated, so it is no part of the KV.
+func (s *Scheduler) park(t *turn) {
+	if !t.req.Keep {
+		return
+	}
+	tokens := make([]Token, 0, t.pos)
+	tokens = append(append(tokens, t.req.Prompt...), t.tokens[:len(t.tokens)-1]...)
+	evicted, err := s.hot.Put(hotkv.Entry{
+		Key: t.key.SessionKey(), Epoch: t.req.Epoch, Recipe: s.prints.Restore,
+		Tokens: tokens, ExactLen: min(t.exactLen, t.pos),
+		Slot: t.slot, Bytes: max(1, s.facts.KVBytes(t.pos)),
+	})
+	s.dispose(evicted)
+	if err != nil {
+		return // beyond the budget, or of an epoch that is over: the slot is released instead
+	}
+	t.kept = true
+	s.soil(t.slot, slotClosing)
+	s.slots[t.slot].parked = t.key.SessionKey()
+}
+
+// end records a marked turn's ending and gives back all it held. If it was active, its slot is left for cleanSlots.
+func (s *Scheduler) end(t *turn) {
+	if t.waiting() {
+		s.leaveQueue(t)
+	} else {
+		i := slices.Index(s.active, t)
+		s.active = slices.Delete(s.active, i, i+1)
+		s.reserved -= t.reserved
+		if t.slot >= 0 && !t.kept {
+			s.soil(t.slot, slotDirty)
+		}
+		if t.tookHot && !t.kept {
+			// What the session had kept went into this turn and is lost with it.
+			s.dispose(s.hot.Invalidate(t.key.SessionKey()))
+		}
+	}
+	t.phase = phaseEnded
+	s.unlink(t)
+	s.results = append(s.results, t.ending(s.clock()))
+	s.stats.ended(t.verdict)
+}
+
+// dispose rids the scheduler of KV that left the hot store. It may be called from any goroutine, so a
+// parked entry's slot is left for the ticking one.
+func (s *Scheduler) dispose(entries []hotkv.Entry) {
+	for _, e := range entries {
+		switch {
+		case e.State != nil:
+			e.State.Free()
+		case e.Parked() && s.slots[e.Slot].state != slotActive:
+			s.soil(e.Slot, slotDirty)
+		}
+	}
+}

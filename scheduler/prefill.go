@@ -1,0 +1,78 @@
+package scheduler
+
+// idlePrefillChunks is how many chunks a tick prefills while nobody decodes.
+const idlePrefillChunks = 4
+
+// prefill evaluates chunks of prompts, oldest session first, up to the tick's token budget; one chunk is always allowed.
+func (s *Scheduler) prefill() {
+	spent, limit := 0, s.prefillLimit()
+	for {
+		t := s.nextToPrefill()
+		if t == nil {
+			return
+		}
+		chunk := s.nextChunk(t)
+		if spent > 0 && spent+len(chunk.Tokens) > limit {
+			return
+		}
+		spent += len(chunk.Tokens)
+		s.prefillChunk(t, chunk)
+	}
+}
+
+func (s *Scheduler) prefillLimit() int {
+	switch {
+	case s.budget.MaxPrefillTokensPerTick > 0:
+		return s.budget.MaxPrefillTokensPerTick
+	case s.report.Occupancy > 0:
+		return s.facts.PrefillChunk
+	}
+	return idlePrefillChunks * s.facts.PrefillChunk
+}
+
+func (s *Scheduler) nextToPrefill() *turn {
+	for _, t := range s.active {
+		if t.phase == phasePrefill && !t.marked() {
+			return t
+		}
+	}
+	return nil
+}
+
+// nextChunk is the prompt's next part, up to the next position on the grid whatever else goes on.
+func (s *Scheduler) nextChunk(t *turn) Chunk {
+	prompt, grid := t.req.Prompt, s.facts.PrefillChunk
+	end := min(floorGrid(t.pos, grid)+grid, len(prompt))
+	chunk := Chunk{Slot: t.slot, Pos: t.pos, Tokens: prompt[t.pos:end], Last: end == len(prompt), Forced: NoToken}
+	if chunk.Last {
+		chunk.Forced = t.forced(0)
+	}
+	return chunk
+}
+
+func (s *Scheduler) prefillChunk(t *turn, chunk Chunk) {
+	s.callEngine()
+	result := s.engine.Prefill(chunk)
+	s.engineReturned()
+	n := len(chunk.Tokens)
+	if result.Outcome == OutcomeNone || result.Outcome == OutcomeToken {
+		s.report.PrefillTokens += n
+		t.prefilled += n
+	}
+	want := OutcomeNone
+	if chunk.Last {
+		want = OutcomeToken
+	}
+	if !s.evaluated(t, &result, want) {
+		return
+	}
+	t.pos += n
+	if done := s.report.Prefilled; len(done) == 0 || done[len(done)-1] != t.key { // a session's chunks of one tick are adjacent
+		s.report.Prefilled = append(done, t.key)
+	}
+	if chunk.Last {
+		t.phase = phaseDecode
+		s.yield(t, &result)
+		s.askHooks()
+	}
+}

@@ -1,0 +1,204 @@
+package scheduler
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/meshnet/node/hotkv"
+)
+
+// Config is what New needs beside the engine.
+type Config struct {
+	Budget NodeBudget
+	Clock  func() time.Time // nil is time.Now
+
+	// StallAfter is how long one call of the engine may take before FailStalled gives up on it; 0 is for ever.
+	StallAfter time.Duration
+
+	// MaxResults bounds live turns and endings not yet taken together; what would exceed it is refused
+	// as a full queue, so that no ending is ever dropped. 0 is twice the active and queue places.
+	MaxResults int
+}
+
+// Scheduler admits turns and runs them on an engine.
+//
+// Submit, Cancel, Drain, Interrupt, Telemetry, TakeResults and FailStalled are safe for concurrent use
+// and never wait for an engine call. Tick, and what calls it (Run, RunToCompletion, Close), belongs to one
+// goroutine at a time, the only one that calls the engine; a second Tick at the same time panics.
+type Scheduler struct {
+	engine Engine
+	facts  Facts
+	prints Fingerprints // as they were at New
+	budget NodeBudget
+	cfg    Config
+	clock  func() time.Time
+	wake   chan struct{}
+
+	activeCap int
+
+	ticking atomic.Bool
+
+	// mu guards everything below. A tick holds it except around engine calls and Stop hooks.
+	mu sync.Mutex
+
+	hot      *hotkv.Store // parked and saved KV; called with mu held
+	slots    []slot
+	unclean  int     // slots that cleanSlots has to see to
+	active   []*turn // oldest first
+	queue    []*turn // oldest first
+	sessions map[SessionKey][]*turn
+	live     int    // accepted turns that have not ended
+	accepts  uint64 // accepted turns
+	pledged  int    // tokenising turns that hold a place among the active
+	reserved int64  // KV bytes of active turns
+
+	promoted    []TurnKey // since the last report
+	results     []Ending  // not yet taken
+	draining    bool
+	stalled     bool      // FailStalled gave up on the engine call in flight
+	engineSince time.Time // start of the engine call in flight; zero if there is none
+
+	stats stats
+
+	// Owned by the ticking goroutine; buffers are reused.
+	report     Report
+	batch      []*turn
+	rows       []Row
+	opening    []*turn
+	hooks      []*turn
+	verdicts   []bool
+	blocked    []*turn
+	dirty      []int
+	windowFrom int    // slot at which the next decode window begins
+	noMove     uint64 // no session is moved before this tick
+}
+
+// New returns a scheduler for an engine that no one else uses. The errors name each field that is out of its range.
+func New(engine Engine, cfg Config) (*Scheduler, error) {
+	facts := engine.Facts()
+	if err := errors.Join(checkFacts(facts), cfg.Budget.Validate()); err != nil {
+		return nil, fmt.Errorf("scheduler: %w", err)
+	}
+	if cfg.StallAfter < 0 {
+		return nil, fmt.Errorf("scheduler: %w", fieldError("stall_after", cfg.StallAfter, "at least 0"))
+	}
+	activeCap := cfg.Budget.EffectiveActiveCap(facts.Slots)
+	if cfg.MaxResults == 0 {
+		cfg.MaxResults = 2 * (activeCap + cfg.Budget.MaxQueueDepth)
+	}
+	if cfg.MaxResults < 1 {
+		return nil, fmt.Errorf("scheduler: %w", fieldError("max_results", cfg.MaxResults, "at least 1, or 0 for the default"))
+	}
+	clock := cfg.Clock
+	if clock == nil {
+		clock = time.Now
+	}
+	s := &Scheduler{
+		engine: engine, facts: facts, prints: engine.Fingerprints(), budget: cfg.Budget, cfg: cfg, clock: clock, activeCap: activeCap,
+		wake:     make(chan struct{}, 1),
+		hot:      hotkv.New(cfg.Budget.HotBudgetBytes),
+		slots:    make([]slot, facts.Slots),
+		sessions: make(map[SessionKey][]*turn),
+	}
+	s.stats.init(clock())
+	return s, nil
+}
+
+// ActiveCap is how many sessions may be active at once.
+func (s *Scheduler) ActiveCap() int { return s.activeCap }
+
+// Pending is how many accepted turns have not ended.
+func (s *Scheduler) Pending() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.live
+}
+
+// Live says whether the turn was accepted and has not ended.
+func (s *Scheduler) Live(key TurnKey) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.find(key) != nil
+}
+
+// TakeResults appends the endings since the last call to dst. Each is handed over once.
+func (s *Scheduler) TakeResults(dst []Ending) []Ending {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	dst = append(dst, s.results...)
+	clear(s.results)
+	s.results = s.results[:0]
+	return dst
+}
+
+// Close interrupts what is live, releases every slot and frees all saved KV. It belongs to the ticking
+// goroutine. Submissions are refused from then on.
+func (s *Scheduler) Close() {
+	s.Interrupt()
+	s.beginTick()
+	s.reap()
+	s.dispose(s.hot.Close())
+	s.cleanSlots()
+	s.endTick()
+}
+
+func (s *Scheduler) find(key TurnKey) *turn {
+	for _, t := range s.sessions[key.SessionKey()] {
+		if t.key.Turn == key.Turn {
+			return t
+		}
+	}
+	return nil
+}
+
+// link makes an accepted turn live.
+func (s *Scheduler) link(t *turn) {
+	if s.live == 0 {
+		s.stats.busySince = t.submitted
+	}
+	s.live++
+	s.accepts++
+	t.seq = s.accepts
+	key := t.key.SessionKey()
+	s.sessions[key] = append(s.sessions[key], t)
+}
+
+// unlink makes it no longer live, whether it ended or its place is given back.
+func (s *Scheduler) unlink(t *turn) {
+	s.live--
+	key := t.key.SessionKey()
+	turns := s.sessions[key]
+	if i := slices.Index(turns, t); i >= 0 {
+		turns = slices.Delete(turns, i, i+1)
+	}
+	if len(turns) == 0 {
+		delete(s.sessions, key)
+		return
+	}
+	s.sessions[key] = turns
+}
+
+// callEngine gives up mu for a call of the engine, engineReturned takes it again. In between, turns may
+// be marked by anyone and ended by FailStalled, and parked KV may be fenced by Submit; nothing else changes.
+func (s *Scheduler) callEngine() {
+	s.engineSince = s.clock()
+	s.mu.Unlock()
+}
+
+func (s *Scheduler) engineReturned() {
+	s.mu.Lock()
+	s.engineSince = time.Time{}
+	s.stalled = false
+}
+
+// nudge wakes Run.
+func (s *Scheduler) nudge() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}

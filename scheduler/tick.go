@@ -1,0 +1,75 @@
+package scheduler
+
+import "time"
+
+// Tick runs one scheduling step. This is the whole policy: who has to leave leaves, who fits comes in,
+// running sessions decode first, prompts are prefilled within a bound, and who is done makes room.
+//
+// The error, if any, is that the engine's recipe changed: the node must not go on with it. The report is
+// valid until the next Tick. A second Tick at the same time panics.
+func (s *Scheduler) Tick() (*Report, error) {
+	s.beginTick()
+
+	s.markOverdue()
+	s.reap()
+	s.promote()
+
+	err := s.openTurns()
+	s.closeGap()
+	s.report.Open = s.lap()
+
+	s.decode()
+	s.report.Decode = s.lap()
+
+	s.prefill()
+	s.report.Prefill = s.lap()
+
+	s.reap()
+	s.promote()
+
+	s.endTick()
+	return &s.report, err
+}
+
+func (s *Scheduler) beginTick() {
+	if !s.ticking.CompareAndSwap(false, true) {
+		panic("scheduler: Tick called while another one runs; one goroutine owns it")
+	}
+	s.mu.Lock()
+	s.stats.ticks++
+	s.stats.tickSince = s.clock()
+	s.stats.lapSince = s.stats.tickSince
+	s.report.reset(s.stats.ticks)
+}
+
+func (s *Scheduler) endTick() {
+	s.report.Promoted = append(s.report.Promoted, s.promoted...)
+	s.promoted = s.promoted[:0]
+	s.stats.endTick(s.clock(), &s.report)
+	s.mu.Unlock()
+	s.ticking.Store(false)
+}
+
+// lap is the time since the last lap.
+func (s *Scheduler) lap() time.Duration {
+	now := s.clock()
+	d := now.Sub(s.stats.lapSince)
+	s.stats.lapSince = now
+	return d
+}
+
+// markOverdue marks what is past its deadline.
+func (s *Scheduler) markOverdue() {
+	now := s.clock()
+	overdue := func(t *turn) bool { return !t.req.Deadline.IsZero() && !now.Before(t.req.Deadline) }
+	for _, t := range s.active {
+		if overdue(t) {
+			t.mark(failed(FailDeadline, ""))
+		}
+	}
+	for i := len(s.queue) - 1; i >= 0; i-- { // who leaves leaves the queue
+		if t := s.queue[i]; overdue(t) {
+			s.stop(t, failed(FailDeadline, ""))
+		}
+	}
+}
