@@ -180,6 +180,19 @@ func TestTrimmedSlotContinuesExactly(t *testing.T) {
 	sameResults(t, "trimmed", s.all, want)
 }
 
+func TestOddShapesAreExactToo(t *testing.T) {
+	cfg := goengine.Config{Vocab: 509, Layers: 1, Dim: 18, Heads: 3, KVHeads: 1, FFN: 37, PrefillChunk: 5}
+	p := prompt(8, 23)
+	for i := range p {
+		p[i] %= 509
+	}
+	decoded := alone(t, cfg, p, 10, drawn)
+	whole := append(slices.Clone(p), text(decoded[:9])...)
+	if got := alone(t, cfg, whole, 1, drawn)[0]; got.LogitHash != decoded[9].LogitHash {
+		t.Errorf("prefilled hash %x, decoded %x", got.LogitHash, decoded[9].LogitHash)
+	}
+}
+
 func TestWindowForgetsWhatItCannotSee(t *testing.T) {
 	cfg := goengine.Config{Mode: goengine.Window, Layers: 1, Window: 8}
 	a, b := prompt(1, 40), prompt(1, 40)

@@ -2,6 +2,7 @@ package goengine
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -32,6 +33,8 @@ const (
 	FaultTooMany
 	// FaultNaN: one logit of the slot's row, or of its prompt's last chunk, is not a number.
 	FaultNaN
+	// FaultSampler: all logits of such a row are −∞, so that no token can be chosen (CauseSampler).
+	FaultSampler
 	// FaultPrefill: a chunk of the slot fails (CauseFatal) with half of its tokens in the KV.
 	FaultPrefill
 	// FaultOpen, FaultTrimRefused, FaultSave, FaultRestore and FaultMove: the call returns an error, with
@@ -192,10 +195,15 @@ func (f *faults) hang(call Call) {
 	<-fault.Until
 }
 
-// spoil makes one logit of the row NaN where a fault says so.
+// spoil ruins a logit row where a fault says so.
 func (e *Engine) spoil(slot int, op Op, row []float32) {
 	if e.faults.strike(FaultNaN, op, nil, slot) != nil {
-		row[len(row)/2] = nan
+		row[len(row)/2] = float32(math.NaN())
+	}
+	if e.faults.strike(FaultSampler, op, nil, slot) != nil {
+		for i := range row {
+			row[i] = float32(math.Inf(-1))
+		}
 	}
 }
 

@@ -69,6 +69,7 @@ func TestRowFaultsEndOnlyTheirRow(t *testing.T) {
 		"no KV":   {goengine.Fault{Kind: goengine.FaultNoKV, Slot: 2, After: 3}, scheduler.CauseNoKV},
 		"aborted": {goengine.Fault{Kind: goengine.FaultNoKV, Slot: 2, After: 3, Cause: scheduler.CauseAborted}, scheduler.CauseAborted},
 		"NaN":     {goengine.Fault{Kind: goengine.FaultNaN, Slot: 2, After: 3}, scheduler.CauseNaN},
+		"sampler": {goengine.Fault{Kind: goengine.FaultSampler, Slot: 2, After: 3}, scheduler.CauseSampler},
 		"fatal":   {goengine.Fault{Kind: goengine.FaultFatal, Slot: 2, After: 3}, scheduler.CauseFatal},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -2,10 +2,13 @@ package goengine
 
 import "math"
 
-var nan = float32(math.NaN())
-
 // matVec sets out = w·x, w having len(out) rows of len(x). It takes four rows at a time, because a lone
 // sum waits for each of its additions; every row is summed in the order of x, however many there are.
+//
+// The inner loops are not instrumented for the race detector, which would slow them down tenfold and more: what they
+// touch belongs to the engine, whose guard catches concurrent use.
+//
+//go:norace
 func matVec(out, w, x []float32) {
 	n := len(x)
 	i := 0
@@ -25,6 +28,7 @@ func matVec(out, w, x []float32) {
 	}
 }
 
+//go:norace
 func dot(a, b []float32) float32 {
 	var sum float32
 	b = b[:len(a)]
@@ -51,6 +55,7 @@ func rmsNorm(out, x, weight []float32) {
 	}
 }
 
+//go:norace
 func softmax(x []float32) {
 	top := x[0]
 	for _, v := range x[1:] {

@@ -132,6 +132,8 @@ func (m *model) forward(s *slot, token int) {
 }
 
 // attend stores the position's key and value and attends to the cells the mode can see.
+//
+//go:norace
 func (m *model) attend(s *slot, layer int) {
 	kvDim, hd, cell := m.cfg.kvDim(), m.cfg.headDim(), m.cfg.cellFloats()
 	offset := layer * 2 * kvDim

@@ -20,7 +20,7 @@ import (
 const (
 	stateMagic   = "MNGS"
 	stateVersion = 1
-	printAt      = 8
+	digestAt     = 8
 	tokensAt     = 40
 	exactLenAt   = 44
 	floorAt      = 48
@@ -90,8 +90,8 @@ func (e *Engine) Save(slot, exactLen int) (scheduler.State, error) {
 	cells := e.cells(s)
 	blob := make([]byte, headerBytes, headerBytes+len(cells)*floatBytes)
 	copy(blob, stateMagic)
-	print := sha256.Sum256([]byte(e.prints.Restore))
-	copy(blob[printAt:], print[:])
+	digest := sha256.Sum256([]byte(e.prints.Restore))
+	copy(blob[digestAt:], digest[:])
 	le := binary.LittleEndian
 	le.PutUint32(blob[4:], stateVersion)
 	le.PutUint32(blob[tokensAt:], uint32(s.n))
@@ -164,7 +164,7 @@ func (e *Engine) checkState(blob []byte) (tokens, floor int, err error) {
 	if sum := checksum(blob); sum != le.Uint32(blob[sumAt:]) {
 		return invalid("checksum is %08x, must be %08x", sum, le.Uint32(blob[sumAt:]))
 	}
-	if print := sha256.Sum256([]byte(e.prints.Restore)); !bytes.Equal(blob[printAt:tokensAt], print[:]) {
+	if digest := sha256.Sum256([]byte(e.prints.Restore)); !bytes.Equal(blob[digestAt:tokensAt], digest[:]) {
 		return 0, 0, fmt.Errorf("%w: this engine's is %q", scheduler.ErrStateRecipe, e.prints.Restore)
 	}
 	tokens, exactLen, floor := int(le.Uint32(blob[tokensAt:])), int(le.Uint32(blob[exactLenAt:])), int(le.Uint32(blob[floorAt:]))

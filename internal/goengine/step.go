@@ -134,6 +134,8 @@ func (e *Engine) choose(s *slot, row []float32, index int, forced scheduler.Toke
 }
 
 // audit returns a hash over all bits of a logit row and the distance between its two largest logits.
+//
+//go:norace
 func audit(row []float32) (hash uint64, gap float32) {
 	const offset, prime = 14695981039346656037, 1099511628211 // FNV-1a, a float at a time
 	hash = offset
