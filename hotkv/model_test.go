@@ -67,12 +67,16 @@ func (m *model) drop(i int) hotkv.Entry {
 
 func (m *model) lose(i int, cause hotkv.Miss) hotkv.Entry {
 	e := m.drop(i)
-	m.forgetLoss(e.Key)
-	m.losses = append(m.losses, modelLoss{e.Key, cause})
+	m.rememberLoss(e.Key, cause)
+	return e
+}
+
+func (m *model) rememberLoss(key hotkv.Key, cause hotkv.Miss) {
+	m.forgetLoss(key)
+	m.losses = append(m.losses, modelLoss{key, cause})
 	if len(m.losses) > m.lossLimit {
 		m.losses = m.losses[1:]
 	}
-	return e
 }
 
 func (m *model) forgetLoss(key hotkv.Key) {
@@ -167,9 +171,10 @@ func (m *model) raise(key hotkv.Key, epoch uint64) (stale []hotkv.Entry) {
 
 func (m *model) invalidate(key hotkv.Key) (out []hotkv.Entry) {
 	if i := m.find(key); i >= 0 {
-		out = append(out, m.lose(i, hotkv.MissInvalidated))
+		return append(out, m.lose(i, hotkv.MissInvalidated))
 	}
-	return out
+	m.rememberLoss(key, hotkv.MissInvalidated)
+	return nil
 }
 
 func (m *model) invalidateAll() (out []hotkv.Entry) {

@@ -10,7 +10,7 @@ const (
 	MissEvicted     Miss = "evicted"     // it made room for others
 	MissEpoch       Miss = "epoch"       // it is older than the session's route, or the request is
 	MissRecipe      Miss = "recipe"      // it was built under another restore fingerprint
-	MissInvalidated Miss = "invalidated" // Invalidate, InvalidateAll or Close
+	MissInvalidated Miss = "invalidated" // Invalidate, InvalidateAll or Close; also of KV that was taken
 )
 
 // MissCauses lists every cause of a miss.

@@ -199,13 +199,15 @@ func (s *Store) OldestParked() (e Entry, ok bool) {
 	return none, false
 }
 
-// Invalidate removes the entry of key, if any, for the caller to dispose of.
+// Invalidate removes the entry of key, if any, for the caller to dispose of. Where there is none, the loss is
+// remembered nonetheless: it is then of KV that was taken and cannot be put back.
 func (s *Store) Invalidate(key Key) []Entry {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if it, stored := s.byKey[key]; stored {
 		return []Entry{s.lose(it, MissInvalidated)}
 	}
+	s.causes.remember(key, MissInvalidated)
 	return nil
 }
 

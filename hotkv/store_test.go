@@ -271,6 +271,16 @@ func TestLossIsForgottenOnceKVIsKeptAgain(t *testing.T) {
 	wantMiss(t, s, "a", 1, hotkv.MissNever)
 }
 
+func TestInvalidatingTakenKVIsRemembered(t *testing.T) {
+	s := hotkv.New(100)
+	mustPut(t, s, parked("a", 0, 10))
+	if _, miss := s.Take(session("a"), 1, "r"); miss != hotkv.Hit {
+		t.Fatalf("miss %q, want a hit", miss)
+	}
+	wantNames(t, "Invalidate(a)", s.Invalidate(session("a")))
+	wantMiss(t, s, "a", 1, hotkv.MissInvalidated)
+}
+
 func TestOnlyTheLatestLossesAreRemembered(t *testing.T) {
 	s := hotkv.New(100, hotkv.WithMissMemory(2))
 	mustPut(t, s, parked("a", 0, 10), parked("b", 1, 10), parked("c", 2, 10))
