@@ -22,11 +22,12 @@ func TestPenaltiesCountRecentTokens(t *testing.T) {
 	var s sampler
 	s.reset(scheduler.Sampling{
 		RepeatPenalty: 2, PresencePenalty: 0.5, FrequencyPenalty: 0.25, PenaltyLastN: 4,
-	}, []scheduler.Token{5, 5, 1, 2}) // all four are looked back on
-	s.accept(2) // pushes the first 5 out
+	}, []scheduler.Token{5, 4, 1, 2}) // all four are looked back on
+	s.accept(5) // pushes the 5 out
+	s.accept(2) // and the 4
 	row := []float32{8, 8, 8, -8, -8, -8}
 	e.penalise(&s, row)
-	// Token 1 once, token 2 twice, token 5 once, and negative: 8/2 − 0.5 − 0.25·1, …
+	// Tokens 1 and 5 once, token 2 twice; 8/2 − 0.5 − 0.25 for the first, −8·2 − 0.5 − 0.25 for the last.
 	want := []float32{8, 3.25, 3, -8, -8, -16.75}
 	for i := range want {
 		if row[i] != want[i] {

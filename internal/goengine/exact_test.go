@@ -1,6 +1,7 @@
 package goengine_test
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"testing"
@@ -203,6 +204,36 @@ func TestWindowForgetsWhatItCannotSee(t *testing.T) {
 	if alone(t, cfg, b, 1, greedy)[0] == alone(t, cfg, a, 1, greedy)[0] {
 		t.Error("the oldest position of the window does not matter")
 	}
+}
+
+// A window that was trimmed lacks positions that one which just reached its length still has.
+func TestTrimmedWindowIsSavedExactly(t *testing.T) {
+	cfg := goengine.Config{Mode: goengine.Window, ContextTokens: 128, PrefillChunk: 16, Window: 24}
+	p := prompt(1, 100)
+	e := newEngine(t, cfg)
+	start(t, e, 0, p, greedy)
+	if err := e.Trim(0, 85); err != nil {
+		t.Fatal(err)
+	}
+	state, err := e.Save(0, 85)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer state.Free()
+	if err := errors.Join(e.Restore(1, state), e.Open(1, greedy, p)); err != nil {
+		t.Fatal(err)
+	}
+	s := &session{t: t, e: e, slot: 1}
+	s.prefill(p, 85)
+	for s.made < 20 {
+		step(t, e, s)
+	}
+	sameResults(t, "restored", s.all, alone(t, cfg, p, 20, greedy))
+	e.Release(1)
+	if err := e.Restore(1, state); err != nil {
+		t.Fatal(err)
+	}
+	mustBe(t, e.Trim(1, 82), scheduler.ErrTrimRefused) // what was forgotten stays forgotten
 }
 
 func TestTrimFollowsTheMode(t *testing.T) {

@@ -106,6 +106,24 @@ func TestDrawDependsOnItsIndexAlone(t *testing.T) {
 	}
 }
 
+func TestEachIndexHasItsOwnDraw(t *testing.T) {
+	s := scheduler.DefaultSampling()
+	s.Temperature, s.Seed = 1.5, 9
+	e := newEngine(t, goengine.Config{})
+	start(t, e, 0, prompt(1, 10), s)
+	draws := map[token]bool{}
+	for index := range 20 {
+		row := scheduler.Row{Pos: 10, Token: 5, Index: index, Forced: scheduler.NoToken}
+		draws[e.Decode([]scheduler.Row{row})[0].Token] = true
+		if err := e.Trim(0, 10); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(draws) < 10 {
+		t.Errorf("%d different tokens of 20 draws from one logit row, want at least 10", len(draws))
+	}
+}
+
 func TestTopKOfOneIsGreedy(t *testing.T) {
 	s := scheduler.DefaultSampling()
 	want := alone(t, goengine.Config{}, prompt(1, 10), 30, s)
