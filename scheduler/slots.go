@@ -116,6 +116,18 @@ func (s *Scheduler) reclaim(key SessionKey) bool {
 	return true
 }
 
+// saveParked moves all parked KV into the hot store, as a lack of slots would. It belongs to the ticking goroutine.
+func (s *Scheduler) saveParked() {
+	s.beginTick()
+	for {
+		oldest, ok := s.hot.OldestParked()
+		if !ok || !s.reclaim(oldest.Key) {
+			break
+		}
+	}
+	s.endTick()
+}
+
 func (s *Scheduler) decoding() bool {
 	for _, t := range s.active {
 		if t.phase == phaseDecode && !t.marked() {

@@ -83,10 +83,7 @@ func (s *Scheduler) Telemetry() Telemetry {
 	t.QueueDepth = s.live - len(s.active)
 	t.WeightBytes = s.budget.WeightBytes
 	t.HotSessions, t.HotBytes = hot.Parked+hot.Saved, hot.Bytes
-	t.KVTotalBytes = hot.Bytes
-	for _, turn := range s.active {
-		t.KVTotalBytes += s.facts.KVBytes(turn.pos)
-	}
+	t.KVTotalBytes = hot.Bytes + s.liveBytes()
 	t.KVBudgetBytes, t.KVReservedBytes = s.budget.KVBudgetBytes, s.reserved
 	t.KVPressure = float64(s.reserved) / float64(s.budget.KVBudgetBytes)
 	t.ScratchUsedBytes = int64(len(s.active)) * s.budget.ScratchBytesPerSession
@@ -95,6 +92,20 @@ func (s *Scheduler) Telemetry() Telemetry {
 	t.LastTickAgeMS = s.tickAge(now).Milliseconds()
 	t.Threads = s.facts.Threads
 	return t
+}
+
+// kvTotal is the KV of live tokens and of idle sessions, in bytes.
+func (s *Scheduler) kvTotal() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.hot.Stats().Bytes + s.liveBytes()
+}
+
+func (s *Scheduler) liveBytes() (bytes int64) {
+	for _, t := range s.active {
+		bytes += s.facts.KVBytes(t.pos)
+	}
+	return bytes
 }
 
 // tickAge is how long whoever has work has seen no tick end.
