@@ -2,6 +2,10 @@ module github.com/meshnet/node
 
 go 1.26.0
 
-require pgregory.net/rapid v1.3.0
-
-require golang.org/x/sys v0.50.0 // indirect
+require (
+	github.com/alecthomas/kong v1.17.0
+	go.uber.org/goleak v1.3.0
+	golang.org/x/sys v0.50.0
+	golang.org/x/term v0.48.0
+	pgregory.net/rapid v1.3.0
+)

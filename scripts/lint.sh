@@ -51,6 +51,7 @@ check_file_lengths() {
 # check_dependencies: docs/dependencies.md has one row for each direct dependency, and no other.
 check_dependencies() {
 	local wanted written
+	go mod tidy -diff || finding "go.mod or go.sum is not tidy, run go mod tidy"
 	wanted=$(go mod edit -print | awk '/\/\/ indirect/ { next } /^require [^(]/ { print $2 } /^require \(/ { listed = 1; next }
 		/^\)/ { listed = 0 } listed { print $1 }' | sort)
 	written=$(sed -n 's/^| \[\([^]]*\)\](.*/\1/p' docs/dependencies.md | sort)
