@@ -3,31 +3,32 @@ package scheduler
 // idlePrefillChunks is how many chunks a tick prefills while nobody decodes.
 const idlePrefillChunks = 4
 
-// prefill evaluates chunks of prompts, oldest session first, up to the tick's token budget; one chunk is always allowed.
+// prefill evaluates chunks of prompts, oldest session first, within the tick's bound; one chunk is always allowed.
 func (s *Scheduler) prefill() {
-	spent, limit := 0, s.prefillLimit()
-	for {
+	for chunks, tokens := 0, 0; ; chunks++ {
 		t := s.nextToPrefill()
 		if t == nil {
 			return
 		}
 		chunk := s.nextChunk(t)
-		if spent > 0 && spent+len(chunk.Tokens) > limit {
+		tokens += len(chunk.Tokens)
+		if chunks > 0 && !s.mayPrefill(chunks+1, tokens) {
 			return
 		}
-		spent += len(chunk.Tokens)
 		s.prefillChunk(t, chunk)
 	}
 }
 
-func (s *Scheduler) prefillLimit() int {
+// mayPrefill bounds a tick's prefill. Without a budget in tokens it counts chunks, since each is a call of the
+// engine that costs at least a decode step, however short it is.
+func (s *Scheduler) mayPrefill(chunks, tokens int) bool {
 	switch {
 	case s.budget.MaxPrefillTokensPerTick > 0:
-		return s.budget.MaxPrefillTokensPerTick
+		return tokens <= s.budget.MaxPrefillTokensPerTick
 	case s.report.Occupancy > 0:
-		return s.facts.PrefillChunk
+		return chunks <= 1
 	}
-	return idlePrefillChunks * s.facts.PrefillChunk
+	return chunks <= idlePrefillChunks
 }
 
 func (s *Scheduler) nextToPrefill() *turn {
