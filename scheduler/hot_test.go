@@ -310,19 +310,22 @@ func TestModelThatCannotTrimReusesTheWholeStateOrNothing(t *testing.T) {
 func TestModelWithAWindowTrimsOrPrefillsAgain(t *testing.T) {
 	cfg := small()
 	cfg.Mode, cfg.Window = goengine.Window, 32
-	for at, name := range map[int]string{102: "within the window", 20: "far behind it"} {
+	for _, test := range []struct {
+		prompt, changed, cached int
+		miss                    hotkv.Miss
+	}{
+		{20, 22, 22, hotkv.Hit},             // all of it is within the window
+		{100, 20, 0, hotkv.MissInvalidated}, // what comes before the change was forgotten
+		{100, 105, 104, hotkv.Hit},          // nothing to drop
+	} {
 		r := newRig(t, cfg)
-		first := kept(request("s", 1, 100, 5))
+		first := kept(request("s", 1, test.prompt, 5))
 		end := r.run(first)
 		second := turn(first, end.Tokens, 4, 6)
-		second.Prompt[at] ^= 1
+		second.Prompt[test.changed] ^= 1
 		r.run(second)
 		r.wantTokens(key("s", 2), baseline(t, cfg, second))
-		if at == 20 {
-			r.wantCached(key("s", 2), 0, hotkv.MissInvalidated)
-		} else if got := r.started[key("s", 2)].CachedTokens; got != 0 && got != at {
-			t.Errorf("%s: %d cached", name, got)
-		}
+		r.wantCached(key("s", 2), test.cached, test.miss)
 	}
 }
 
