@@ -79,6 +79,9 @@ func sweepBudget(facts Facts, requests []Request, level int) NodeBudget {
 	budget.ScratchBytesPerSession, budget.ScratchBudgetBytes = 1, int64(level)
 	budget.MaxActiveSessions, budget.MaxBatchSize = level, level
 	budget.MaxQueueDepth = len(requests) + 1
+	for _, req := range requests { // a prompt a tick, so that a crowd is a crowd before its first members are done
+		budget.MaxPrefillTokensPerTick = max(budget.MaxPrefillTokensPerTick, len(req.Prompt))
+	}
 	return budget
 }
 

@@ -1,0 +1,207 @@
+package scheduler_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/meshnet/node/internal/goengine"
+	"github.com/meshnet/node/scheduler"
+)
+
+func sweepRequests(n int) []scheduler.Request {
+	all := make([]scheduler.Request, n)
+	for i, name := range names(n) {
+		all[i] = request(name, i, 30+5*i, 12)
+	}
+	return all
+}
+
+// factory makes engines of the level's size, corrupted by the fault if there is one.
+func factory(t *testing.T, cfg goengine.Config, corrupt func(level int, engine *goengine.Engine)) scheduler.EngineFactory {
+	return func(level int) (scheduler.Engine, func(), error) {
+		cfg.Slots = max(2, level)
+		engine, err := goengine.New(cfg)
+		if err != nil {
+			return nil, nil, err
+		}
+		if corrupt != nil {
+			corrupt(level, engine)
+		}
+		return engine, func() {
+			if kv, states := engine.KVBytes(), engine.LiveStates(); corrupt == nil && (kv != 0 || states != 0) {
+				t.Errorf("level %d left %d KV bytes and %d states", level, kv, states)
+			}
+		}, nil
+	}
+}
+
+func TestSweepOfAnIsolatedEngineFindsNoDifference(t *testing.T) {
+	for _, exact := range []bool{false, true} {
+		cfg := small()
+		cfg.Exact = exact
+		var progress []string
+		report, err := scheduler.Sweep(t.Context(), factory(t, cfg, nil), scheduler.SweepOptions{
+			Requests: sweepRequests(8), Levels: []int{8, 1, 4, 2, 4},
+			Progress: func(s scheduler.Setting, level int) { progress = append(progress, fmt.Sprintf("%s@%d", s, level)) },
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !report.CorruptionFree || report.BitExact == nil || !*report.BitExact || report.SaturationConcurrency != 8 {
+			t.Errorf("report %+v", report)
+		}
+		if len(progress) != 12 || progress[0] != "cold@1" || progress[11] != "cancelled-neighbour@8" {
+			t.Errorf("progress %v", progress)
+		}
+		for i, level := range []int{1, 2, 4, 8} {
+			got := report.Results[i]
+			if got.Concurrency != level || got.DecodeTokens != 8*11 || got.PrefillTokens != 8*30+5*28 || got.MaxBatchOccupancy != level ||
+				got.RejectedAdmissions != 0 || got.CacheMisses != 0 || got.PeakKVBytes == 0 || got.CachedTokens != 0 {
+				t.Errorf("cold result %+v", got)
+			}
+		}
+		if one, eight := report.Results[0], report.Results[3]; one.DecodeBatches != 88 || one.AvgBatchOccupancy != 1 || eight.Ticks >= one.Ticks || eight.TokensPerTick <= one.TokensPerTick {
+			t.Errorf("level 1 %+v, level 8 %+v", one, eight)
+		}
+		for i, req := range sweepRequests(8) {
+			if got, want := fmt.Sprint(report.ReferenceOutputs[req.Session]), fmt.Sprint(baseline(t, cfg, req)); got != want {
+				t.Errorf("request %d: reference output %s, want %s", i, got, want)
+			}
+		}
+		for _, hot := range report.Settings[1].Results {
+			if hot.CachedTokens < 8*16 {
+				t.Errorf("hot result %+v, want KV reused", hot)
+			}
+		}
+		for _, d := range report.SettingDifferences {
+			if d.Against != scheduler.SettingCold || !d.TokensEqual || d.BitsEqual == nil || !*d.BitsEqual {
+				t.Errorf("setting %s differs from cold: %+v", d.Setting, d.FirstDifference)
+			}
+		}
+	}
+}
+
+// The negative controls: what a sweep is for must not escape it.
+func TestSweepReportsCorruption(t *testing.T) {
+	for _, test := range []struct {
+		name    string
+		corrupt func(level int, engine *goengine.Engine)
+	}{
+		{"two rows swapped", func(level int, engine *goengine.Engine) {
+			if level >= 4 {
+				engine.Inject(goengine.Fault{Kind: goengine.FaultSwapRows, Slot: 1, Other: 2, After: 3, Times: 1})
+			}
+		}},
+		{"one KV cell taken from a neighbour", func(level int, engine *goengine.Engine) {
+			if level >= 4 {
+				engine.Inject(goengine.Fault{Kind: goengine.FaultCopyCell, Slot: 2, Other: 1, Pos: 29, Layer: 0, After: 4})
+			}
+		}},
+		{"stale slot", func(_ int, engine *goengine.Engine) {
+			engine.Inject(goengine.Fault{Kind: goengine.FaultStaleSlot, Slot: goengine.AnySlot})
+		}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			report, err := scheduler.Sweep(t.Context(), factory(t, small(), test.corrupt), scheduler.SweepOptions{
+				Requests: sweepRequests(8), Levels: []int{1, 2, 4, 8},
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if report.CorruptionFree || *report.BitExact {
+				t.Error("not reported as corruption")
+			}
+			cold := report.Settings[0]
+			d := cold.FirstDifference
+			if cold.CorruptionFree || *cold.BitExact || d == nil || !d.TokensDiffer || d.Level < 2 || d.ReferenceToken == d.Token || d.ReferenceGap <= 0 {
+				t.Errorf("cold: %+v, first difference %+v", cold, d)
+			}
+		})
+	}
+}
+
+func TestSweepOfAnEngineWithoutAuditSaysNothingOfBits(t *testing.T) {
+	cfg := small()
+	cfg.Audit = false
+	report, err := scheduler.Sweep(t.Context(), factory(t, cfg, nil), scheduler.SweepOptions{
+		Requests: sweepRequests(2), Levels: []int{1, 2}, Settings: []scheduler.Setting{scheduler.SettingCold},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !report.CorruptionFree || report.BitExact != nil || len(report.Settings) != 1 {
+		t.Errorf("report %+v", report)
+	}
+	data, err := json.Marshal(report)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var fields map[string]json.RawMessage
+	if err := json.Unmarshal(data, &fields); err != nil {
+		t.Fatal(err)
+	}
+	if string(fields["schema_version"]) != "1" || string(fields["bit_exact"]) != "null" || string(fields["setting_differences"]) != "[]" {
+		t.Errorf("JSON %s", data)
+	}
+	for _, name := range []string{"concurrency", "ticks", "decode_batches", "decode_tokens", "prefill_tokens", "avg_batch_occupancy",
+		"max_batch_occupancy", "tokens_per_tick", "peak_kv_bytes", "rejected_admissions", "cache_misses", "tokens_per_sec"} {
+		if !strings.Contains(string(fields["results"]), `"`+name+`":`) {
+			t.Errorf("results lack %s", name)
+		}
+	}
+}
+
+func TestSweepSaturatesWhereOccupancyStopsRising(t *testing.T) {
+	report, err := scheduler.Sweep(t.Context(), factory(t, small(), nil), scheduler.SweepOptions{
+		Requests: sweepRequests(2), Levels: []int{1, 2, 4, 8}, Settings: []scheduler.Setting{scheduler.SettingCold},
+	})
+	if err != nil || report.SaturationConcurrency != 2 {
+		t.Errorf("saturation at %d, %v; want 2 with two requests", report.SaturationConcurrency, err)
+	}
+}
+
+func TestSweepSaysWhatItCannotRun(t *testing.T) {
+	good := scheduler.SweepOptions{Requests: sweepRequests(2), Levels: []int{1, 2}}
+	for name, test := range map[string]struct {
+		change func(*scheduler.SweepOptions)
+		cfg    func(*goengine.Config)
+		says   string
+	}{
+		"no requests":     {func(o *scheduler.SweepOptions) { o.Requests = nil }, nil, "no requests"},
+		"level 0":         {func(o *scheduler.SweepOptions) { o.Levels = []int{0, 1} }, nil, "levels"},
+		"unknown setting": {func(o *scheduler.SweepOptions) { o.Settings = []scheduler.Setting{"lukewarm"} }, nil, "lukewarm"},
+		"same session":    {func(o *scheduler.SweepOptions) { o.Requests[1].Session = "s0" }, nil, "session"},
+		"one token":       {func(o *scheduler.SweepOptions) { o.Requests[1].MaxNewTokens = 1 }, nil, "at least 2"},
+		"a stop hook":     {func(o *scheduler.SweepOptions) { o.Requests[1].Stop = func(scheduler.Token) bool { return true } }, nil, "Prompt only"},
+		"refused":         {func(*scheduler.SweepOptions) {}, func(c *goengine.Config) { c.ContextTokens = 20 }, "rejected-context"},
+	} {
+		opts, cfg := good, small()
+		opts.Requests = sweepRequests(2)
+		test.change(&opts)
+		if test.cfg != nil {
+			test.cfg(&cfg)
+		}
+		if _, err := scheduler.Sweep(t.Context(), factory(t, cfg, nil), opts); err == nil || !strings.Contains(err.Error(), test.says) {
+			t.Errorf("%s: %v, want %q", name, err, test.says)
+		}
+	}
+	failing := func(level int, engine *goengine.Engine) {
+		engine.Inject(goengine.Fault{Kind: goengine.FaultNoKV, Slot: 0})
+	}
+	if _, err := scheduler.Sweep(t.Context(), factory(t, small(), failing), good); err == nil || !strings.Contains(err.Error(), "no-kv") {
+		t.Errorf("engine failure: %v", err)
+	}
+	broken := errors.New("no device")
+	if _, err := scheduler.Sweep(t.Context(), func(int) (scheduler.Engine, func(), error) { return nil, nil, broken }, good); !errors.Is(err, broken) {
+		t.Errorf("factory failure: %v", err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	if _, err := scheduler.Sweep(ctx, factory(t, small(), nil), good); !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled: %v", err)
+	}
+}
