@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+	"pgregory.net/rapid"
 
 	"github.com/meshnet/node/internal/goengine"
 	"github.com/meshnet/node/scheduler"
@@ -46,9 +47,15 @@ func withSlots(slots int) goengine.Config {
 	return cfg
 }
 
+// tester is what the rig needs of a test, be it Go's or rapid's.
+type tester interface {
+	rapid.TB
+	Cleanup(func())
+}
+
 // rig is a scheduler on the pure-Go engine, with what its ticks reported.
 type rig struct {
-	testing.TB
+	tester
 	engine  *goengine.Engine
 	clock   *fakeClock
 	sched   *scheduler.Scheduler
@@ -60,10 +67,10 @@ type rig struct {
 }
 
 // newRig makes one whose engine must hold no KV when the test is over.
-func newRig(tb testing.TB, cfg goengine.Config, change ...func(*scheduler.Config)) *rig {
+func newRig(tb tester, cfg goengine.Config, change ...func(*scheduler.Config)) *rig {
 	tb.Helper()
 	r := &rig{
-		TB: tb, clock: newClock(), news: map[scheduler.TurnKey][]scheduler.Token{},
+		tester: tb, clock: newClock(), news: map[scheduler.TurnKey][]scheduler.Token{},
 		started: map[scheduler.TurnKey]scheduler.Started{}, ends: map[scheduler.TurnKey]scheduler.Ending{},
 	}
 	cfg.OnCall = func(call goengine.Call) {
@@ -236,7 +243,7 @@ func (r *rig) countCalls(op goengine.Op) (n int) {
 }
 
 // baseline is what the request yields alone, cold, on a fresh engine.
-func baseline(tb testing.TB, cfg goengine.Config, req scheduler.Request) []scheduler.Token {
+func baseline(tb tester, cfg goengine.Config, req scheduler.Request) []scheduler.Token {
 	tb.Helper()
 	engine, err := goengine.New(cfg)
 	if err != nil {
@@ -247,7 +254,7 @@ func baseline(tb testing.TB, cfg goengine.Config, req scheduler.Request) []sched
 		tb.Fatal(err)
 	}
 	defer sched.Close()
-	req.Turn, req.Epoch, req.Keep, req.RequireHot, req.Replay = 1, 0, false, false, nil
+	req.Turn, req.Epoch, req.Keep, req.RequireHot, req.Replay, req.Deadline = 1, 0, false, false, nil, time.Time{}
 	if d := sched.Submit(req); !d.Accepted() {
 		tb.Fatal(d)
 	}

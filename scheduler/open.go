@@ -7,6 +7,9 @@ import (
 	"github.com/meshnet/node/hotkv"
 )
 
+// tokensAhead is for how many tokens of a turn room is made beforehand, so that ticks allocate nothing.
+const tokensAhead = 4096
+
 // openTurns gives slots to the turns that became active: first to those whose KV is parked, so that no
 // one else's need for a slot drives it out. The error is that the engine's recipe changed.
 func (s *Scheduler) openTurns() error {
@@ -66,6 +69,7 @@ func (s *Scheduler) openTurn(t *turn) error {
 		t.mark(failed(FailEngine, openErr.Error()))
 		return nil
 	}
+	t.tokens = make([]Token, 0, min(t.req.MaxNewTokens, tokensAhead))
 	t.phase = phasePrefill
 	t.opened = s.clock()
 	s.report.Started = append(s.report.Started, Started{

@@ -3,6 +3,7 @@ package scheduler
 import (
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"time"
 
@@ -90,7 +91,7 @@ func fieldError(field string, value any, limit string, args ...any) *FieldError 
 func ParseTokens(field string, ids []int64, vocab int) ([]Token, error) {
 	tokens := make([]Token, len(ids))
 	for i, id := range ids {
-		if !(id >= 0 && id < int64(vocab)) {
+		if !(id >= 0 && id < int64(vocab) && id <= math.MaxInt32) {
 			return nil, tokenError(field, i, id, vocab)
 		}
 		tokens[i] = Token(id)
