@@ -1,0 +1,204 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/meshnet/node/scheduler"
+)
+
+// asWorker makes the test binary behave as the worker, for tests that need a process of their own.
+const asWorker = "MESHNET_TEST_AS_WORKER"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asWorker) != "" {
+		main()
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// worker runs a command line in this process.
+func worker(stdin string, args ...string) (code int, stdout, stderr string) {
+	var out, errs bytes.Buffer
+	code = run(args, strings.NewReader(stdin), &out, &errs)
+	return code, out.String(), errs.String()
+}
+
+const (
+	storyPrompt = "Once upon a time"
+	storyBegin  = ", there was a small sailor named Luna. Luna lived in a harbor near the bridge."
+)
+
+func TestGenerateContinuesTheTextAndPrintsNothingElse(t *testing.T) {
+	code, stdout, stderr := worker("", "generate", "--threads", "1", storyPrompt)
+	if code != exitDone || stderr != "" {
+		t.Fatalf("exit %d, stderr %q", code, stderr)
+	}
+	if !strings.HasPrefix(stdout, storyBegin) || !strings.HasSuffix(stdout, " The end.\n") {
+		t.Errorf("stdout is %q", stdout)
+	}
+}
+
+func TestGenerateReadsThePromptFromStandardInput(t *testing.T) {
+	_, direct, _ := worker("", "generate", "--threads", "1", "-n", "20", storyPrompt)
+	code, piped, stderr := worker(storyPrompt, "generate", "--threads", "1", "-n", "20", "-")
+	if code != exitDone || piped != direct {
+		t.Errorf("exit %d, stdout %q, stderr %q; want %q", code, piped, stderr, direct)
+	}
+}
+
+func TestGenerateJSONIsOneDocumentWithTheSameText(t *testing.T) {
+	_, text, _ := worker("", "generate", "--threads", "1", storyPrompt)
+	code, stdout, stderr := worker("", "generate", "--threads", "1", "--json", storyPrompt)
+	if code != exitDone || stderr != "" {
+		t.Fatalf("exit %d, stderr %q", code, stderr)
+	}
+	var doc generateDocument
+	decoder := json.NewDecoder(strings.NewReader(stdout))
+	if err := decoder.Decode(&doc); err != nil {
+		t.Fatal(err)
+	}
+	if decoder.More() {
+		t.Errorf("more than one document: %q", stdout)
+	}
+	if doc.Text+"\n" != text {
+		t.Errorf("text %q, without --json %q", doc.Text, text)
+	}
+	if doc.SchemaVersion != 1 || doc.Reason != "completed" || doc.Finish != "stop" || doc.Seed != nil {
+		t.Errorf("document %+v", doc)
+	}
+	if doc.Usage.PromptTokens != 5 || doc.Usage.NewTokens != len(doc.TokenIDs) {
+		t.Errorf("usage %+v with %d token ids", doc.Usage, len(doc.TokenIDs))
+	}
+}
+
+func TestASeedIsChosenAndReportedAndRepeatsTheText(t *testing.T) {
+	sampled := func(args ...string) generateDocument {
+		t.Helper()
+		_, stdout, stderr := worker("", append([]string{"generate", "--threads", "1", "--json", "--temperature", "1.5", "-n", "40", storyPrompt}, args...)...)
+		var doc generateDocument
+		if err := json.Unmarshal([]byte(stdout), &doc); err != nil || doc.Seed == nil {
+			t.Fatalf("%v: %q %q", err, stdout, stderr)
+		}
+		return doc
+	}
+	first := sampled()
+	seed, _ := json.Marshal(*first.Seed)
+	if again := sampled("--seed", string(seed)); again.Text != first.Text {
+		t.Errorf("seed %s told %q, then %q", seed, first.Text, again.Text)
+	}
+}
+
+func TestExitCodesSayWhatWentWrong(t *testing.T) {
+	long := strings.Repeat("the fox ", 3000)
+	notGGUF := t.TempDir() + "/not.gguf"
+	if err := os.WriteFile(notGGUF, []byte("plain text"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		claim string
+		args  []string
+		code  int
+		text  string // in stderr
+	}{
+		{"unknown flag", []string{"generate", "--frobnicate"}, exitUsage, "--frobnicate"},
+		{"unknown command", []string{"frobnicate"}, exitUsage, "frobnicate"},
+		{"text and tokens", []string{"generate", "--tokens", "1", "x"}, exitUsage, "--tokens"},
+		{"context beyond the model", []string{"generate", "--ctx", "4096", "x"}, exitUsage, "made for 2048"},
+		{"negative temperature", []string{"generate", "--temperature=-1", "x"}, exitRejected, "temperature is -1"},
+		{"NaN temperature", []string{"generate", "--temperature", "NaN", "x"}, exitRejected, "temperature is NaN"},
+		{"infinite top_p", []string{"generate", "--top-p", "+Inf", "x"}, exitRejected, "top_p is +Inf"},
+		{"no new tokens", []string{"generate", "-n", "0", "x"}, exitRejected, "max_new_tokens is 0"},
+		{"minus one is not unlimited", []string{"generate", "--max-tokens=-1", "x"}, exitRejected, "max_new_tokens is -1"},
+		{"token id beyond 64 bits", []string{"generate", "--tokens", "9223372036854775808", "x"}, exitUsage, "9223372036854775808"},
+		{"token id outside the vocabulary", []string{"generate", "--tokens", "1,5279552648203111001"}, exitRejected, "tokens[1] is 5279552648203111001"},
+		{"prompt beyond the context", []string{"generate", long}, exitRejected, "rejected-context"},
+		{"no such model", []string{"generate", "--model", t.TempDir() + "/none.gguf", "x"}, exitFailed, "no such file"},
+		{"not a model", []string{"generate", "--model", notGGUF, "x"}, exitFailed, "not a GGUF"},
+	} {
+		t.Run(c.claim, func(t *testing.T) {
+			code, stdout, stderr := worker("", c.args...)
+			if code != c.code || !strings.Contains(stderr, c.text) || stdout != "" {
+				t.Errorf("exit %d, stdout %q, stderr %q; want exit %d and %q", code, stdout, stderr, c.code, c.text)
+			}
+			if lines := strings.Count(stderr, "\n"); lines > 1 {
+				t.Errorf("the error takes %d lines: %q", lines, stderr)
+			}
+		})
+	}
+}
+
+func TestHelpShowsExamples(t *testing.T) {
+	for _, command := range []string{"generate", "sweep"} {
+		code, stdout, _ := worker("", command, "--help")
+		if code != exitDone || !strings.Contains(stdout, "worker "+command) || !strings.Contains(stdout, "Examples:") {
+			t.Errorf("%s --help: exit %d, %q", command, code, stdout)
+		}
+	}
+}
+
+// cancelOnWrite cancels a context at the first write.
+type cancelOnWrite struct {
+	text   strings.Builder
+	cancel context.CancelFunc
+}
+
+func (w *cancelOnWrite) Write(p []byte) (int, error) {
+	w.cancel()
+	return w.text.Write(p)
+}
+
+func TestCtrlCEndsGenerateAfterTheTokenInFlight(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	out := &cancelOnWrite{cancel: cancel}
+	env := &environment{ctx: ctx, stdin: strings.NewReader(""), stdout: out, stderr: io.Discard, log: slog.New(slog.DiscardHandler)}
+	c := generateCommand{Text: storyPrompt, modelFlags: modelFlags{Threads: 1}}
+	defaults := scheduler.DefaultSampling()
+	c.TopP, c.RepeatPenalty, c.PenaltyLastN = defaults.TopP, defaults.RepeatPenalty, defaults.PenaltyLastN
+	err := c.Run(env)
+	if !errors.Is(err, errCancelled) {
+		t.Fatalf("error %v", err)
+	}
+	if text := out.text.String(); !strings.HasSuffix(text, "\n") || len(text) > len(storyBegin) {
+		t.Errorf("after Ctrl-C at the first token: %q", text)
+	}
+}
+
+// failingWriter is a full disk.
+type failingWriter struct{}
+
+func (failingWriter) Write([]byte) (int, error) { return 0, errors.New("no space left on device") }
+
+func TestAFullDiskIsOneErrorLine(t *testing.T) {
+	var stderr bytes.Buffer
+	for _, args := range [][]string{
+		{"generate", "--threads", "1", storyPrompt},
+		{"generate", "--threads", "1", "--json", storyPrompt},
+	} {
+		stderr.Reset()
+		code := run(args, strings.NewReader(""), failingWriter{}, &stderr)
+		if code != exitFailed || !strings.Contains(stderr.String(), "no space left") || strings.Count(stderr.String(), "\n") != 1 {
+			t.Errorf("%v: exit %d, stderr %q", args, code, stderr.String())
+		}
+	}
+}
+
+func TestTheProcessExitsWithTheCodeOfItsCommand(t *testing.T) {
+	cmd := exec.Command(os.Args[0], "generate", "-n", "0", "x")
+	cmd.Env = append(os.Environ(), asWorker+"=1")
+	output, err := cmd.CombinedOutput()
+	var exited *exec.ExitError
+	if !errors.As(err, &exited) || exited.ExitCode() != exitRejected {
+		t.Errorf("%v: %s", err, output)
+	}
+}

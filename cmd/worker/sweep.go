@@ -1,0 +1,170 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+
+	"github.com/meshnet/node/llama"
+	"github.com/meshnet/node/scheduler"
+)
+
+// sweepCommand runs the same requests alone and in crowds and compares them.
+type sweepCommand struct {
+	modelFlags `embed:""`
+
+	Levels       []int `help:"Sessions at once; the lowest is the reference." default:"1,2,4,8" placeholder:"N"`
+	Requests     int   `help:"Requests to run at each level; default: twice the highest level." placeholder:"N"`
+	PromptTokens int   `help:"Longest prompt in tokens; the prompts have all lengths up to it." default:"48" placeholder:"N"`
+	MaxTokens    int   `help:"Tokens to generate for each request." default:"32" placeholder:"N"`
+	JSON         bool  `help:"Print one JSON document, and nothing else." name:"json"`
+}
+
+// Help is the long help of the command.
+func (sweepCommand) Help() string {
+	return `Runs the same requests at each level, with a fresh engine each time: cold, from restored KV, and beside a
+session that is cancelled midway. Exits 1 when a session's tokens depend on the crowd; with --exact also
+when a single bit of its logits does.
+
+Examples:
+  worker sweep
+  worker sweep --exact --json
+  worker sweep --model qwen.gguf --levels 1,4,16 --prompt-tokens 600 --exact`
+}
+
+// Run is called by the command-line parser.
+func (c *sweepCommand) Run(env *environment) error {
+	if err := c.check(); err != nil {
+		return err
+	}
+	model, err := c.load(env)
+	if err != nil {
+		return err
+	}
+	defer model.Free()
+	factory, err := c.factory(env, model)
+	if err != nil {
+		return err
+	}
+	line := newStatusLine(env.stderr)
+	report, err := scheduler.Sweep(env.ctx, factory, scheduler.SweepOptions{
+		Requests: c.requests(model.Facts()),
+		Levels:   c.Levels,
+		Progress: func(setting scheduler.Setting, level int) {
+			line.show(fmt.Sprintf("sweep: %s, level %d …", setting, level))
+		},
+	})
+	line.clear()
+	if env.ctx.Err() != nil {
+		return errCancelled
+	}
+	if err != nil {
+		return err
+	}
+	return c.print(env, model.Facts(), report)
+}
+
+// check refuses what Sweep would refuse, but before a model is loaded.
+func (c *sweepCommand) check() error {
+	for _, level := range c.Levels {
+		if level < 1 || level > llama.MaxSlots {
+			return usageError("--levels has %d; use 1 to %d", level, llama.MaxSlots)
+		}
+	}
+	switch {
+	case len(c.Levels) == 0:
+		return usageError("--levels is empty; give at least one")
+	case c.Requests < 0:
+		return usageError("--requests is %d; use at least 1", c.Requests)
+	case c.PromptTokens < 1:
+		return usageError("--prompt-tokens is %d; use at least 1", c.PromptTokens)
+	case c.MaxTokens < 2:
+		return usageError("--max-tokens is %d; use at least 2", c.MaxTokens)
+	}
+	return nil
+}
+
+// factory makes engines that differ in nothing but their number of slots; in particular all have the thread count
+// that is fastest for the largest.
+func (c *sweepCommand) factory(env *environment, model *llama.Model) (scheduler.EngineFactory, error) {
+	o := c.engineOptions(env)
+	o.Audit = true
+	if o.ContextTokens == 0 {
+		o.ContextTokens = min(model.Facts().ContextTokens, max(c.PromptTokens+c.MaxTokens, 256))
+	}
+	if o.Threads == 0 {
+		for _, level := range c.Levels {
+			o.Slots = max(o.Slots, level)
+		}
+		engine, err := newEngine(model, o)
+		if err != nil {
+			return nil, err
+		}
+		o.Threads = engine.Facts().Threads
+		engine.Free()
+	}
+	return func(level int) (scheduler.Engine, func(), error) {
+		o := o
+		o.Slots = level
+		engine, err := newEngine(model, o)
+		if err != nil {
+			return nil, nil, err
+		}
+		return engine, engine.Free, nil
+	}, nil
+}
+
+// requests are random prompts, the same in every run: lengths spread evenly up to the longest, in an order that mixes
+// short and long.
+func (c *sweepCommand) requests(facts llama.ModelFacts) []scheduler.Request {
+	n := c.Requests
+	if n == 0 {
+		for _, level := range c.Levels {
+			n = max(n, 2*level)
+		}
+	}
+	sampling := scheduler.DefaultSampling()
+	sampling.IgnoreEOG = true // every request is as long as it can be
+	random := rand.New(rand.NewPCG(1, 2))
+	order := random.Perm(n)
+	requests := make([]scheduler.Request, n)
+	for i := range requests {
+		prompt := make([]scheduler.Token, max(1, c.PromptTokens*(order[i]+1)/n))
+		for t := range prompt {
+			prompt[t] = scheduler.Token(random.IntN(facts.VocabTokens))
+		}
+		requests[i] = scheduler.Request{
+			Tenant: "sweep", Session: "s" + strconv.Itoa(i), Prompt: prompt, MaxNewTokens: c.MaxTokens, Sampling: sampling,
+		}
+	}
+	return requests
+}
+
+// sweepDocument is what --json prints: the report, and of what.
+type sweepDocument struct {
+	*scheduler.SweepReport
+	Model     string `json:"model"`
+	Exact     bool   `json:"exact"`
+	LlamaCPP  string `json:"llama_cpp"`
+	Certified bool   `json:"certified"` // what the exit code says
+}
+
+var errCorrupt = errors.New("sessions depend on the crowd: what the report calls the first difference shows where")
+
+func (c *sweepCommand) print(env *environment, facts llama.ModelFacts, report *scheduler.SweepReport) error {
+	certified := report.CorruptionFree && (!c.Exact || report.BitExact != nil && *report.BitExact)
+	var err error
+	if c.JSON {
+		err = json.NewEncoder(env.stdout).Encode(sweepDocument{
+			SweepReport: report, Model: facts.Name, Exact: c.Exact, LlamaCPP: llama.Version(), Certified: certified,
+		})
+	} else {
+		err = printSweep(env.stdout, facts, c.Exact, report)
+	}
+	if err == nil && !certified {
+		err = errCorrupt
+	}
+	return err
+}
