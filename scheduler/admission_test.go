@@ -2,6 +2,7 @@ package scheduler_test
 
 import (
 	"errors"
+	"fmt"
 	"math"
 	"slices"
 	"strings"
@@ -324,4 +325,27 @@ func TestRetryHintFollowsTheShortestActiveTurn(t *testing.T) {
 		t.Errorf("with 20 tokens to go: retry after %s", d.RetryAfter)
 	}
 	r.finish()
+}
+
+func TestReasonsAreTheWireStrings(t *testing.T) {
+	want := "[admitted queued rejected-queue-full rejected-kv-budget rejected-scratch-budget rejected-duplicate rejected-invalid " +
+		"rejected-context rejected-stale-epoch rejected-draining rejected-model rejected-deadline]"
+	if got := fmt.Sprint(scheduler.Reasons()); got != want {
+		t.Errorf("reasons %s, want %s", got, want)
+	}
+}
+
+func TestTurnIsLiveFromAcceptanceToItsEnd(t *testing.T) {
+	r := newRig(t, small())
+	if r.sched.Live(key("s", 1)) {
+		t.Error("live before it was submitted")
+	}
+	r.accept(request("s", 1, 10, 5))
+	if !r.sched.Live(key("s", 1)) || r.sched.Live(key("s", 2)) {
+		t.Error("an accepted turn is live, and no other")
+	}
+	r.finish()
+	if r.sched.Live(key("s", 1)) {
+		t.Error("live after its end")
+	}
 }

@@ -180,45 +180,44 @@ func TestOneSessionIsSavedPerTickWhileOthersDecode(t *testing.T) {
 	r.finish()
 }
 
+// missCase is a way to lose what session s kept, between its first turn and its second.
+type missCase struct {
+	miss   hotkv.Miss
+	cfg    func(*goengine.Config)
+	budget func(*scheduler.NodeBudget)
+	before func(*rig)
+	change func(*scheduler.Request)
+}
+
+var missCases = map[string]missCase{
+	"evicted by another": {miss: hotkv.MissEvicted,
+		budget: func(b *scheduler.NodeBudget) { b.HotBudgetBytes = 60 * (b.KVBudgetBytes / 4 / 256) },
+		before: func(r *rig) { r.run(kept(request("other", 2, 40, 5))) }},
+	"higher epoch":   {miss: hotkv.MissEpoch, change: func(q *scheduler.Request) { q.Epoch = 1 }},
+	"nothing shared": {miss: hotkv.MissInvalidated, change: func(q *scheduler.Request) { q.Prompt = prompt(77, 44) }},
+	"trim refused": {miss: hotkv.MissInvalidated,
+		before: func(r *rig) { r.engine.Inject(goengine.Fault{Kind: goengine.FaultTrimRefused, Slot: goengine.AnySlot}) },
+		change: func(q *scheduler.Request) { q.Prompt[30]++ }},
+	"restore fails": {miss: hotkv.MissInvalidated,
+		cfg: func(c *goengine.Config) { c.Slots = 1 },
+		before: func(r *rig) {
+			r.run(request("other", 2, 40, 5))
+			r.engine.Inject(goengine.Fault{Kind: goengine.FaultRestore, Slot: goengine.AnySlot})
+		}},
+	"save fails": {miss: hotkv.MissInvalidated,
+		cfg: func(c *goengine.Config) { c.Slots = 1 },
+		before: func(r *rig) {
+			r.engine.Inject(goengine.Fault{Kind: goengine.FaultSave, Slot: goengine.AnySlot})
+			r.run(request("other", 2, 40, 5))
+		}},
+	"budget of none": {miss: hotkv.MissNever, budget: func(b *scheduler.NodeBudget) { b.HotBudgetBytes = 0 }},
+	"recurrent model that would have to trim": {miss: hotkv.MissInvalidated,
+		cfg:    func(c *goengine.Config) { c.Mode = goengine.Recurrent },
+		change: func(q *scheduler.Request) { q.Prompt[30]++ }},
+}
+
 func TestMissesSayWhy(t *testing.T) {
-	next := func(r *rig, end scheduler.Ending, change func(*scheduler.Request)) scheduler.Request {
-		req := turn(kept(request("s", 1, 40, 5)), end.Tokens, 4, 4)
-		change(&req)
-		return req
-	}
-	same := func(*scheduler.Request) {}
-	for name, test := range map[string]struct {
-		miss   hotkv.Miss
-		cfg    func(*goengine.Config)
-		budget func(*scheduler.NodeBudget)
-		before func(*rig)
-		change func(*scheduler.Request)
-	}{
-		"evicted by another": {miss: hotkv.MissEvicted,
-			budget: func(b *scheduler.NodeBudget) { b.HotBudgetBytes = 60 * (b.KVBudgetBytes / 4 / 256) },
-			before: func(r *rig) { r.run(kept(request("other", 2, 40, 5))) }},
-		"higher epoch":   {miss: hotkv.MissEpoch, change: func(q *scheduler.Request) { q.Epoch = 1 }},
-		"nothing shared": {miss: hotkv.MissInvalidated, change: func(q *scheduler.Request) { q.Prompt = prompt(77, 44) }},
-		"trim refused": {miss: hotkv.MissInvalidated,
-			before: func(r *rig) { r.engine.Inject(goengine.Fault{Kind: goengine.FaultTrimRefused, Slot: goengine.AnySlot}) },
-			change: func(q *scheduler.Request) { q.Prompt[30]++ }},
-		"restore fails": {miss: hotkv.MissInvalidated,
-			cfg: func(c *goengine.Config) { c.Slots = 1 },
-			before: func(r *rig) {
-				r.run(request("other", 2, 40, 5))
-				r.engine.Inject(goengine.Fault{Kind: goengine.FaultRestore, Slot: goengine.AnySlot})
-			}},
-		"save fails": {miss: hotkv.MissInvalidated,
-			cfg: func(c *goengine.Config) { c.Slots = 1 },
-			before: func(r *rig) {
-				r.engine.Inject(goengine.Fault{Kind: goengine.FaultSave, Slot: goengine.AnySlot})
-				r.run(request("other", 2, 40, 5))
-			}},
-		"budget of none": {miss: hotkv.MissNever, budget: func(b *scheduler.NodeBudget) { b.HotBudgetBytes = 0 }},
-		"recurrent model that would have to trim": {miss: hotkv.MissInvalidated,
-			cfg:    func(c *goengine.Config) { c.Mode = goengine.Recurrent },
-			change: func(q *scheduler.Request) { q.Prompt[30]++ }},
-	} {
+	for name, test := range missCases {
 		t.Run(name, func(t *testing.T) {
 			cfg := small()
 			if test.cfg != nil {
@@ -233,21 +232,16 @@ func TestMissesSayWhy(t *testing.T) {
 			if test.before != nil {
 				test.before(r)
 			}
-			if test.change == nil {
-				test.change = same
+			req := turn(kept(request("s", 1, 40, 5)), end.Tokens, 4, 4)
+			if test.change != nil {
+				test.change(&req)
 			}
-			req := next(r, end, test.change)
 			r.run(req)
 			r.wantCached(key("s", 2), 0, test.miss)
 			r.wantTokens(key("s", 2), baseline(t, cfg, req))
 			if got := r.sched.Telemetry().HotMissesTotal[test.miss]; got < 1 {
 				t.Errorf("telemetry counts %d misses of cause %q", got, test.miss)
 			}
-			required := turn(req, nil, 0, 4)
-			required.Turn, required.Session, required.RequireHot = 1, "unknown", true
-			r.accept(required)
-			r.finish()
-			r.wantEnd(key("unknown", 1), scheduler.CacheMiss, "never")
 		})
 	}
 }
@@ -372,4 +366,60 @@ func TestHotKVNeverExceedsItsBudget(t *testing.T) {
 			t.Fatalf("%d hot bytes", tele.HotBytes)
 		}
 	}
+}
+
+// foreign restores nothing, as if every state came from an engine of another recipe.
+type foreign struct{ *goengine.Engine }
+
+func (foreign) Restore(int, scheduler.State) error {
+	return fmt.Errorf("state of another build: %w", scheduler.ErrStateRecipe)
+}
+
+func TestSavedStateOfAnotherRecipeIsAMissOfThatCause(t *testing.T) {
+	engine, err := goengine.New(withSlots(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	sched, err := scheduler.New(foreign{engine}, scheduler.Config{Budget: scheduler.DefaultBudget(engine.Facts())})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sched.Close()
+	run := func(req scheduler.Request) scheduler.Ending {
+		sched.Submit(req)
+		ends, err := sched.RunToCompletion(0)
+		if err != nil || len(ends) != 1 {
+			t.Fatalf("%d endings, %v", len(ends), err)
+		}
+		return ends[0]
+	}
+	first := kept(request("s", 1, 40, 5))
+	yielded := run(first).Tokens
+	run(request("other", 2, 40, 5)) // drives s out of the only slot
+	second := turn(first, yielded, 4, 4)
+	second.RequireHot = true
+	if end := run(second); end.Reason != scheduler.CacheMiss || end.Miss != hotkv.MissRecipe {
+		t.Errorf("ended %s %s, want cache-miss of cause recipe", end.Reason, end.Miss)
+	}
+}
+
+// A higher epoch comes while the session's KV is being saved: the state is of no use to anyone any more.
+func TestKVThatIsFencedWhileItIsSavedIsDisposedOf(t *testing.T) {
+	r := newRig(t, withSlots(1))
+	first := kept(request("s", 1, 40, 5))
+	end := r.run(first)
+	second := turn(first, end.Tokens, 4, 4)
+	second.Epoch = 1
+	r.onCall = func(call goengine.Call) {
+		if call.Op == goengine.OpSave {
+			r.accept(second)
+		}
+	}
+	r.run(request("other", 2, 40, 5))
+	r.finish()
+	if states := r.engine.LiveStates(); states != 0 {
+		t.Errorf("%d saved states left", states)
+	}
+	r.wantCached(second.Key(), 0, hotkv.MissEpoch)
+	r.wantTokens(second.Key(), baseline(t, withSlots(1), second))
 }

@@ -68,8 +68,8 @@ func (s *Scheduler) prefillChunk(t *turn, chunk Chunk) {
 		return
 	}
 	t.pos += n
-	if done := s.report.Prefilled; len(done) == 0 || done[len(done)-1] != t.key { // a session's chunks of one tick are adjacent
-		s.report.Prefilled = append(done, t.key)
+	if last := len(s.report.Prefilled) - 1; last < 0 || s.report.Prefilled[last] != t.key { // a session's chunks of one tick are adjacent
+		s.report.Prefilled = append(s.report.Prefilled, t.key)
 	}
 	if chunk.Last {
 		t.phase = phaseDecode

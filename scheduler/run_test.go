@@ -45,7 +45,7 @@ func TestRunTicksOnlyWhileThereIsWork(t *testing.T) {
 			t.Errorf("%d turns ended with %d idle ticks, want 3 and at most one for each submission", ends, idle)
 		}
 		before := sched.Telemetry().Ticks
-		time.Sleep(time.Hour) // of the bubble's clock
+		<-time.After(time.Hour) // of the bubble's clock
 		synctest.Wait()
 		if after := sched.Telemetry(); after.Ticks != before || after.LastTickAgeMS != 0 {
 			t.Errorf("%d ticks in an idle hour, tick age %d ms; want none and 0", after.Ticks-before, after.LastTickAgeMS)

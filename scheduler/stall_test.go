@@ -2,6 +2,7 @@ package scheduler_test
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -75,6 +76,57 @@ func TestHangingEngineFailsEveryTurnWithoutWaitingForIt(t *testing.T) {
 					t.Errorf("%s ended again after the stall", name)
 				}
 			}
+		})
+	}
+}
+
+// Whatever the engine was at when it was given up on, its slots come back clean.
+func TestSlotsAreCleanAfterAStallInAnyCall(t *testing.T) {
+	for _, op := range []goengine.Op{
+		goengine.OpFingerprints, goengine.OpSave, goengine.OpRestore, goengine.OpTrim, goengine.OpOpen, goengine.OpPrefill,
+		goengine.OpDecode, goengine.OpMove, goengine.OpClose, goengine.OpRelease,
+	} {
+		t.Run(string(op), func(t *testing.T) {
+			r := newRig(t, withSlots(6), stallAfter(time.Second))
+			// s0 to s5 are kept; s1 and s4 come back changed, beside longer ones, so that every call occurs.
+			for i, name := range names(6) {
+				r.accept(kept(request(name, i, 40, 3)))
+			}
+			r.finish()
+			stalled := 0
+			r.onCall = func(call goengine.Call) {
+				if call.Op == op && stalled == 0 && r.sched.Pending() > 0 {
+					r.clock.Advance(2 * time.Second)
+					stalled = r.sched.FailStalled(r.clock.Now())
+				}
+			}
+			for i := range 6 {
+				r.accept(request(fmt.Sprintf("new%d", i), 20+i, 10, []int{40, 3, 3, 3, 40, 40}[i]))
+			}
+			r.finish()
+			for i, name := range names(6) {
+				again := turn(kept(request(name, i, 40, 3)), nil, 4, 3)
+				again.Prompt[30] ^= 1
+				r.accept(again, request("beside"+name, 30+i, 4, 12))
+				r.finish()
+			}
+			if stalled == 0 {
+				t.Fatal("the call never occurred")
+			}
+			failed := 0
+			for _, end := range r.ends {
+				if end.Cause == scheduler.FailStalled {
+					failed++
+				}
+			}
+			if failed != stalled {
+				t.Errorf("%d turns failed as stalled, want %d", failed, stalled)
+			}
+			r.onCall = nil
+			after := request("after", 9, 40, 10)
+			r.run(after)
+			r.wantTokens(after.Key(), baseline(t, small(), after))
+			r.wantIdle()
 		})
 	}
 }
