@@ -82,14 +82,15 @@ func (h *header) kvBytesPerToken() int64 {
 
 // availableMemory is what the machine, or the control group this process runs in, has free; 0 where that is unknown.
 func availableMemory() int64 {
-	free := memAvailable("/proc/meminfo")
+	free := field("/proc/meminfo", "MemAvailable:") << 10
 	if limit := cgroupFree("/sys/fs/cgroup", "/proc/self/cgroup"); limit > 0 && (free == 0 || limit < free) {
 		free = limit
 	}
 	return free
 }
 
-func memAvailable(path string) int64 {
+// field is the number after a name in a file of "name number …" lines; 0 without one.
+func field(path, name string) int64 {
 	file, err := os.Open(path)
 	if err != nil {
 		return 0
@@ -98,17 +99,18 @@ func memAvailable(path string) int64 {
 	lines := bufio.NewScanner(file)
 	for lines.Scan() {
 		fields := strings.Fields(lines.Text())
-		if len(fields) >= 2 && fields[0] == "MemAvailable:" {
-			kib, err := strconv.ParseInt(fields[1], 10, 64)
-			if err == nil {
-				return kib << 10
-			}
+		if len(fields) < 2 || fields[0] != name {
+			continue
+		}
+		if n, err := strconv.ParseInt(fields[1], 10, 64); err == nil && n >= 0 {
+			return n
 		}
 	}
 	return 0
 }
 
-// cgroupFree is limit minus use of the process's own version 2 control group; 0 without one or without a limit.
+// cgroupFree is what the version 2 control group of this process, and every one above it, leaves free; 0 without one or
+// without a limit. The file cache counts as free: the kernel gives it up when memory is asked for.
 func cgroupFree(root, self string) int64 {
 	data, err := os.ReadFile(self)
 	if err != nil {
@@ -118,12 +120,26 @@ func cgroupFree(root, self string) int64 {
 	if !found {
 		return 0
 	}
-	limit := readBytes(filepath.Join(root, path, "memory.max"))
-	used := readBytes(filepath.Join(root, path, "memory.current"))
+	least := int64(0)
+	for path = filepath.Clean("/" + path); ; path = filepath.Dir(path) {
+		if free := groupFree(filepath.Join(root, path)); free > 0 && (least == 0 || free < least) {
+			least = free
+		}
+		if path == "/" {
+			return least
+		}
+	}
+}
+
+// groupFree is limit minus use of one control group, at least 1; 0 without a limit.
+func groupFree(group string) int64 {
+	limit := readBytes(filepath.Join(group, "memory.max"))
 	if limit == 0 {
 		return 0
 	}
-	return max(limit-used, 1)
+	stat := filepath.Join(group, "memory.stat")
+	cache := field(stat, "inactive_file") + field(stat, "active_file")
+	return max(limit-readBytes(filepath.Join(group, "memory.current"))+cache, 1)
 }
 
 // readBytes reads a file that holds one number; 0 where it does not.

@@ -46,7 +46,7 @@ type ModelFacts struct {
 // LoadOptions are optional; the zero value loads on the CPU, silently.
 type LoadOptions struct {
 	GPULayers int                    // layers to offload; negative is all
-	Progress  func(fraction float64) // called from another goroutine while loading, with 1 at the end
+	Progress  func(fraction float64) // called, also from another goroutine but never twice at once, while loading; with 1 where it succeeded
 }
 
 // UnsupportedError says why a file that llama.cpp can read cannot be served.
@@ -86,6 +86,9 @@ func Load(ctx context.Context, src Source, o LoadOptions) (*Model, error) {
 func loadWatched(ctx context.Context, src Source, o LoadOptions) (*C.mn_model, error) {
 	progress := (*C.mn_progress)(C.calloc(1, C.size_t(unsafe.Sizeof(C.mn_progress{}))))
 	defer C.free(unsafe.Pointer(progress))
+	if ctx.Err() != nil {
+		progress.cancel = 1 // for certain, not only if the watcher is quicker than the load
+	}
 	done, watched := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(watched)
@@ -96,6 +99,9 @@ func loadWatched(ctx context.Context, src Source, o LoadOptions) (*C.mn_model, e
 	<-watched
 	if err != nil {
 		return nil, errors.Join(ctx.Err(), fmt.Errorf("model %s: %w", src.Name, err))
+	}
+	if o.Progress != nil {
+		o.Progress(1)
 	}
 	return c, nil
 }
@@ -129,9 +135,6 @@ func watchLoad(ctx context.Context, progress *C.mn_progress, report func(float64
 	for {
 		select {
 		case <-done:
-			if report != nil {
-				report(1)
-			}
 			return
 		case <-cancelled:
 			atomic.StoreUint32((*uint32)(&progress.cancel), 1)
@@ -179,6 +182,8 @@ func (m *Model) unsupported() string {
 	var f C.mn_model_facts
 	C.mn_model_facts_get(m.c, &f)
 	switch {
+	case m.header.encodes():
+		return "its attention looks at what comes after a token too (an embedding or encoder model)"
 	case !bool(f.has_decoder):
 		return "it has no decoder (an embedding or encoder model)"
 	case bool(f.has_encoder):

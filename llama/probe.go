@@ -90,11 +90,16 @@ func (e *Engine) probeWindow(beyond int) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	return max(0, (after-at)/probeLong-e.cellBytes()), nil
+	const caches = 2 // a model with a window has one for the layers with it, which is full here, and one for the others
+	return max(0, (after-at)/probeLong-e.cellBytes()/caches), nil
 }
 
 func (e *Engine) canTrim(keep int) bool {
-	return bool(C.mn_slot_trim(e.c, 0, C.int32_t(keep))) && int(C.mn_slot_span(e.c, 0).max) == keep-1
+	if !C.mn_slot_trim(e.c, 0, C.int32_t(keep)) {
+		return false
+	}
+	_, last := e.positions(0)
+	return last == keep-1
 }
 
 // cellBytes is what llama.cpp writes beside K and V for each position of a state: position, count and id of the

@@ -150,6 +150,9 @@ mn_span mn_slot_span(const mn_engine * engine, int32_t slot);
 // Drops [keep, end). False where the model refuses; nothing is changed then.
 bool mn_slot_trim(mn_engine * engine, int32_t slot, int32_t keep);
 void mn_slot_clear(mn_engine * engine, int32_t slot);
+// Empties a slot whose KV may hold values that are not numbers, and overwrites them: some attention kernels multiply
+// masked cells by zero, so that a NaN in a freed cell reaches the slot's next session. False where they may be there still.
+bool mn_slot_scrub(mn_engine * engine, int32_t slot);
 // Size of the slot's state in bytes; 0 on error.
 size_t mn_slot_size(mn_engine * engine, int32_t slot);
 // Copies the slot's state; the number of bytes written, 0 on error.

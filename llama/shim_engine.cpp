@@ -4,6 +4,7 @@
 #include <ggml-cpu.h>
 
 #include <algorithm>
+#include <cstring>
 
 namespace {
 
@@ -75,6 +76,19 @@ void destroy(mn_engine * e) {
         llama_batch_free(e->batch);
     }
     delete e;
+}
+
+// Makes every value of a state finite, be it of 16 or of 32 bits: where the upper half word has the exponent of infinity
+// and NaN in half precision, so has it in single precision. A state's counts and sizes stay: they are small.
+void make_finite(uint8_t * state, size_t size) {
+    constexpr uint16_t exponent = 0x7c00;
+    for (size_t i = 0; i + 2 <= size; i += 2) {
+        uint16_t half;
+        memcpy(&half, state + i, sizeof(half));
+        if ((half & exponent) == exponent) {
+            memset(state + i, 0, sizeof(half));
+        }
+    }
 }
 
 int resolved_flash() {
@@ -159,6 +173,23 @@ void mn_slot_clear(mn_engine * e, int32_t slot) {
     mn_guard(nullptr, "clearing", false, [&] { return llama_memory_seq_rm(e->memory, slot, -1, -1); });
 }
 
+bool mn_slot_scrub(mn_engine * e, int32_t slot) {
+    const bool ok = mn_guard(nullptr, "scrubbing the slot", false, [&] {
+        const size_t size = mn_slot_size(e, slot);
+        if (e->transfer.size() < size) {
+            e->transfer.resize(size);
+        }
+        if (size == 0 || mn_slot_save(e, slot, e->transfer.data(), size, nullptr) != size) {
+            return false;
+        }
+        make_finite(e->transfer.data(), size);
+        mn_slot_clear(e, slot);
+        return mn_slot_restore(e, slot, e->transfer.data(), size, nullptr);  // into the cells it came from
+    });
+    mn_slot_clear(e, slot);
+    return ok;
+}
+
 size_t mn_slot_size(mn_engine * e, int32_t slot) {
     return mn_guard(nullptr, "sizing", (size_t) 0, [&] { return llama_state_seq_get_size(e->ctx, slot); });
 }
@@ -189,12 +220,17 @@ bool mn_slot_move(mn_engine * e, int32_t from, int32_t to, mn_error * err) {
         const bool    copied = mn_slot_save(e, from, e->transfer.data(), size, err) == size && size > 0 &&
                             mn_slot_restore(e, to, e->transfer.data(), size, err);
         const mn_span after = mn_slot_span(e, to);
-        if (!copied || before.min != after.min || before.max != after.max) {
-            mn_slot_clear(e, to);
-            return false;
+        // A state leaves out what an attention window has passed; the window before the next token, at max + 1, must be there.
+        const int32_t window = llama_model_n_swa(e->model->model);
+        const int32_t latest = window > 0 ? std::max(before.min, before.max + 1 - window) : before.min;
+        if (copied && (after.min < before.min || after.min > latest || after.max != before.max)) {
+            mn_fail(err, "the slot's positions changed", std::to_string(after.min) + " to " + std::to_string(after.max));
+        } else if (copied) {
+            std::swap(e->samplers[from], e->samplers[to]);
+            mn_slot_clear(e, from);
+            return true;
         }
-        std::swap(e->samplers[from], e->samplers[to]);
-        mn_slot_clear(e, from);
-        return true;
+        mn_slot_clear(e, to);
+        return false;
     });
 }

@@ -216,14 +216,14 @@ void choose(mn_engine * e, mn_sampler & s, float * logits, int32_t index, int32_
     }
     int32_t token = forced;
     if (token < 0) {
-        for (llama_token t : s.masked) {
-            logits[t] = -INFINITY;
+        if (!s.masked.empty()) {
+            for (llama_token t : s.masked) {
+                logits[t] = -INFINITY;
+            }
+            top = find_best(logits, n);
         }
-        if (s.chain != nullptr) {
-            token = top.token < 0 ? -1 : run_chain(e, s, logits, index);
-        } else {
-            token = s.masked.empty() ? top.token : find_best(logits, n).token;
-        }
+        // A chain must not see a row without a choice: llama.cpp's greedy sampler takes the first token then.
+        token = s.chain == nullptr || top.token < 0 ? top.token : run_chain(e, s, logits, index);
     }
     if (token < 0 || token >= n) {
         out->status = MN_ROW_NO_CHOICE;

@@ -23,13 +23,13 @@ int decode(mn_engine * e) {
     return MN_FATAL;
 }
 
-// Drops what a step left at pos and beyond. A slot that refuses is emptied: its state is not known any more.
+// Drops what a step left at pos and beyond. A slot that refuses, or does not end before pos, is emptied: its state is
+// not known any more.
 bool roll_back(mn_engine * e, int32_t slot, int32_t pos) {
-    const mn_span span = mn_slot_span(e, slot);
-    if (span.max < pos) {
-        return span.max == pos - 1;
+    if (mn_slot_span(e, slot).max >= pos) {
+        mn_slot_trim(e, slot, pos);
     }
-    if (mn_slot_trim(e, slot, pos) && mn_slot_span(e, slot).max == pos - 1) {
+    if (mn_slot_span(e, slot).max == pos - 1) {
         return true;
     }
     mn_slot_clear(e, slot);

@@ -23,6 +23,9 @@ func (e *Engine) Save(slot, exactLen int) (scheduler.State, error) {
 	if n == 0 {
 		return nil, fmt.Errorf("slot %d is empty", slot)
 	}
+	if exactLen < 0 || exactLen > n {
+		panic(fmt.Sprintf("llama: slot %d of %d tokens saved as exact to %d", slot, n, exactLen))
+	}
 	size := int(C.mn_slot_size(e.c, C.int32_t(slot)))
 	if size == 0 {
 		return nil, fmt.Errorf("slot %d: llama.cpp cannot size its state", slot)
@@ -37,9 +40,9 @@ func (e *Engine) Save(slot, exactLen int) (scheduler.State, error) {
 		st.Free()
 		return nil, fmt.Errorf("slot %d: llama.cpp wrote %d of %d state bytes: %s", slot, got, size, errText(&cerr))
 	}
-	span := C.mn_slot_span(e.c, C.int32_t(slot))
 	st.tokens, st.exact = n, exactLen
-	stateHeader{restore: e.restoreSum, tokens: n, exact: exactLen, minPos: int(span.min), maxPos: int(span.max),
+	first, last := e.positions(slot)
+	stateHeader{restore: e.restoreSum, tokens: n, exact: exactLen, minPos: first, maxPos: last,
 		payload: int64(size), payloadChecksum: crc32.Checksum(payload, castagnoli)}.put(st.bytes)
 	return st, nil
 }
@@ -63,11 +66,10 @@ func (e *Engine) Restore(slot int, state scheduler.State) error {
 	var cerr C.mn_error
 	payload := st.bytes[stateHeaderSize:]
 	taken := bool(C.mn_slot_restore(e.c, C.int32_t(slot), unsafe.Pointer(&payload[0]), C.size_t(len(payload)), &cerr))
-	span := C.mn_slot_span(e.c, C.int32_t(slot))
-	if !taken || int(span.min) != h.minPos || int(span.max) != h.maxPos {
-		C.mn_slot_clear(e.c, C.int32_t(slot))
+	if first, last := e.positions(slot); !taken || first < h.minPos || first > max(h.minPos, e.windowStart(h.tokens)) || last != h.maxPos {
+		e.clear(slot)
 		return fmt.Errorf("%w: positions %d to %d came back as %d to %d %s",
-			scheduler.ErrStateInvalid, h.minPos, h.maxPos, span.min, span.max, errText(&cerr))
+			scheduler.ErrStateInvalid, h.minPos, h.maxPos, first, last, errText(&cerr))
 	}
 	e.lengths[slot] = h.tokens
 	return nil
@@ -94,19 +96,28 @@ func (e *Engine) Trim(slot, keep int) error {
 }
 
 func (e *Engine) trim(slot, keep int) error {
-	span := C.mn_slot_span(e.c, C.int32_t(slot))
+	first, _ := e.positions(slot)
 	// The next token at position keep looks back over a window; what is older may have been dropped already.
-	if window := e.model.facts.Window; keep > 0 && window > 0 && int(span.min) > max(0, keep-window) {
+	if window := e.model.facts.Window; window > 0 && keep > 0 && first > e.windowStart(keep) {
 		return fmt.Errorf("%w: slot %d holds positions from %d on; position %d looks back %d", scheduler.ErrTrimRefused,
-			slot, span.min, keep, window)
+			slot, first, keep, window)
 	}
 	if !C.mn_slot_trim(e.c, C.int32_t(slot), C.int32_t(keep)) {
 		return fmt.Errorf("%w: slot %d, position %d", scheduler.ErrTrimRefused, slot, keep)
 	}
-	if span = C.mn_slot_span(e.c, C.int32_t(slot)); int(span.max) != keep-1 {
-		return fmt.Errorf("%w: slot %d ends at %d after a trim to %d", scheduler.ErrTrimRefused, slot, span.max, keep)
+	if _, last := e.positions(slot); last != keep-1 {
+		return fmt.Errorf("%w: slot %d ends at %d after a trim to %d", scheduler.ErrTrimRefused, slot, last, keep)
 	}
 	return nil
+}
+
+// windowStart is the oldest position that a token at position at needs; saved states of a model with a window hold
+// nothing older.
+func (e *Engine) windowStart(at int) int {
+	if e.model.facts.Window == 0 {
+		return 0
+	}
+	return max(0, at-e.model.facts.Window)
 }
 
 // Move implements scheduler.Engine.
@@ -141,6 +152,12 @@ func (e *Engine) Release(slot int) {
 	e.checkSlot(slot)
 	C.mn_sampler_close(e.c, C.int32_t(slot))
 	e.clear(slot)
+}
+
+// positions are the first and the last position that llama.cpp holds for a slot; -1, -1 where it is empty.
+func (e *Engine) positions(slot int) (first, last int) {
+	span := C.mn_slot_span(e.c, C.int32_t(slot))
+	return int(span.min), int(span.max)
 }
 
 func (e *Engine) clear(slot int) {

@@ -61,35 +61,42 @@ func parseHeader(r io.ReaderAt, size int64) (*header, error) {
 	if err != nil {
 		return nil, err
 	}
-	identity, err := fileIdentity(r, size, h.DataOffset)
+	identity, err := fileIdentity(r, size, h)
 	if err != nil {
 		return nil, err
 	}
 	return &header{Header: h, identity: identity}, nil
 }
 
-// What fileIdentity samples of the tensor data.
-const (
-	identitySamples     = 64
-	identitySampleBytes = 4096
-)
+// encodes says whether the model declares that its attention is not causal, as embedding models do.
+func (h *header) encodes() bool {
+	v, _ := h.Lookup(h.Architecture() + ".attention.causal")
+	causal, declared := v.Scalar.(bool)
+	return declared && !causal
+}
 
-// fileIdentity hashes the whole header (metadata and tensor table), the size, and blocks spread over the tensor
-// data: two trainings of one architecture have the same header, and their states must not be mixed up.
-func fileIdentity(r io.ReaderAt, size, dataOffset int64) (string, error) {
+// identitySampleBytes is how much of a tensor fileIdentity reads at its start and in its middle.
+const identitySampleBytes = 4096
+
+// fileIdentity hashes the whole header (metadata and tensor table), the size, and two blocks of every tensor: two
+// trainings of one architecture have the same header, and their states must not be mixed up.
+func fileIdentity(r io.ReaderAt, size int64, h *gguf.Header) (string, error) {
 	sum := sha256.New()
-	if _, err := io.Copy(sum, io.NewSectionReader(r, 0, dataOffset)); err != nil {
+	if _, err := io.Copy(sum, io.NewSectionReader(r, 0, h.DataOffset)); err != nil {
 		return "", err
 	}
 	fmt.Fprintf(sum, "size %d", size)
 	block := make([]byte, identitySampleBytes)
-	for i := range int64(identitySamples) {
-		at := dataOffset + (size-dataOffset)/identitySamples*i
-		n, err := r.ReadAt(block, at)
-		if err != nil && !errors.Is(err, io.EOF) {
-			return "", err
+	for _, t := range h.Tensors {
+		bytes, _ := t.Bytes() // of an unknown type only the start is read
+		start := h.DataOffset + int64(t.Offset)
+		for _, at := range []int64{start, start + int64(bytes/2)} {
+			n, err := r.ReadAt(block, at)
+			if err != nil && !errors.Is(err, io.EOF) {
+				return "", err
+			}
+			sum.Write(block[:n])
 		}
-		sum.Write(block[:n])
 	}
 	return hex.EncodeToString(sum.Sum(nil)), nil
 }

@@ -63,7 +63,7 @@ func (e *Engine) Prefill(c scheduler.Chunk) scheduler.Result {
 	if !c.Last {
 		return scheduler.Result{Outcome: scheduler.OutcomeNone}
 	}
-	return rowResult(&res)
+	return e.rowResult(c.Slot, &res)
 }
 
 func (e *Engine) checkRange(pos, n int) {
@@ -161,11 +161,12 @@ func (e *Engine) take(members []int, rows []scheduler.Row, results []scheduler.R
 		m := members[next]
 		next++
 		e.lengths[rows[m].Slot]++
-		results[m] = rowResult(&e.cres[i])
+		results[m] = e.rowResult(rows[m].Slot, &e.cres[i])
 	}
 }
 
-func rowResult(r *C.mn_result) scheduler.Result {
+// rowResult is the outcome of a row of a call that succeeded. A slot with values that are no numbers is emptied.
+func (e *Engine) rowResult(slot int, r *C.mn_result) scheduler.Result {
 	res := scheduler.Result{LogitHash: uint64(r.hash), Gap: float32(r.gap)}
 	switch r.status {
 	case C.MN_ROW_TOKEN:
@@ -173,11 +174,39 @@ func rowResult(r *C.mn_result) scheduler.Result {
 	case C.MN_ROW_NAN:
 		res.Outcome = scheduler.OutcomeError
 		res.Err = &scheduler.EngineError{Cause: scheduler.CauseNaN, Detail: "the model's output is not a number"}
+		e.scrub(slot)
 	default:
 		res.Outcome = scheduler.OutcomeError
 		res.Err = &scheduler.EngineError{Cause: scheduler.CauseSampler, Detail: "no token can be chosen: every one is masked"}
 	}
 	return res
+}
+
+// scrub empties a slot that holds values which are no numbers, and overwrites them.
+func (e *Engine) scrub(slot int) {
+	ok := bool(C.mn_slot_scrub(e.c, C.int32_t(slot)))
+	if window := e.model.facts.Window; ok && window > 0 {
+		// A saved state leaves out what the window has passed; those cells are written by as many tokens as there are cells.
+		ok = e.overwrite(slot, min(e.ctxSeq, padContext(window+max(e.opts.BatchTokens, e.shape.streams))))
+	}
+	if !ok {
+		e.log.Warn("values that are not numbers may be left in a slot", "slot", slot)
+	}
+	e.clear(slot)
+}
+
+// overwrite evaluates n tokens in an empty slot and drops them. So few at a time take an attention kernel that skips masked cells.
+func (e *Engine) overwrite(slot, n int) bool {
+	const few = 32
+	var tokens [few]int32
+	for at := 0; at < n; at += few {
+		var res C.mn_result
+		rc := C.mn_prefill(e.c, C.int32_t(slot), C.int32_t(at), tokenPtr(tokens[:]), C.int32_t(min(few, n-at)), false, -1, &res)
+		if rc != C.MN_OK {
+			return false
+		}
+	}
+	return true
 }
 
 func callFailed(rc, slot int) scheduler.Result {
