@@ -227,6 +227,24 @@ func TestTokenisedTurnQueuesWhenItsKVDoesNotFit(t *testing.T) {
 	r.wantIdle()
 }
 
+// Tokenising takes time, but costs no turn its place in the order of arrival.
+func TestTurnThatTokenisesKeepsItsPlaceInTheOrder(t *testing.T) {
+	r := newRig(t, withSlots(1))
+	d := r.submit(lazily(request("first", 1, 1, 4), func() ([]scheduler.Token, error) {
+		if d := r.submit(request("second", 2, 10, 4)); d.Reason != scheduler.Queued {
+			t.Errorf("%s, want queued behind the one place that is held", d)
+		}
+		return prompt(1, 10), nil
+	}))
+	if d.Reason != scheduler.Admitted {
+		t.Errorf("%s, want admitted", d)
+	}
+	r.finish()
+	if first, second := r.ends[key("first", 1)], r.ends[key("second", 1)]; first.Usage.New != 4 || second.Usage.New != 4 || r.started[key("second", 1)].Slot != 0 {
+		t.Errorf("ended %+v and %+v", first, second)
+	}
+}
+
 func TestResultsNotTakenCountAgainstAdmission(t *testing.T) {
 	r := newRig(t, small(), func(c *scheduler.Config) { c.MaxResults = 2 })
 	r.accept(request("a", 1, 4, 1), request("b", 1, 4, 1))

@@ -64,7 +64,7 @@ func (s *Scheduler) stopAll(v verdict) (stopped int) {
 	return stopped
 }
 
-// liveTurns is a new slice of the accepted turns that have not ended, in the order of acceptance.
+// liveTurns is a new slice of the accepted turns that have not ended, in the order of arrival.
 func (s *Scheduler) liveTurns() []*turn {
 	all := make([]*turn, 0, s.live)
 	for _, turns := range s.sessions {

@@ -30,18 +30,27 @@ func (s *Scheduler) promote() {
 	s.blocked = blocked[:0]
 }
 
-// mayRunNow says whether a turn that joined the queue's end would be promoted at once. promote has just run, so whatever
-// could start and is still queued waits for KV. Before its prompt is tokenised, a turn's KV counts as what it needs at least.
+// mayRunNow says whether promote would find room for a turn that joined the queue, if not for one ahead of it. Before
+// its prompt is tokenised, a turn's KV counts as what it needs at least.
 func (s *Scheduler) mayRunNow(t *turn) bool {
 	if s.freePlaces() <= 0 || !s.first(t) || !s.fits(t) {
 		return false
 	}
 	for _, ahead := range s.queue {
-		if s.startable(ahead) && s.patienceSpent(ahead) {
+		if ahead.seq < t.seq && s.startable(ahead) && s.patienceSpent(ahead) {
 			return false
 		}
 	}
 	return true
+}
+
+// enqueue keeps the queue in the order of arrival: a turn that was tokenised beside it goes before later ones.
+func (s *Scheduler) enqueue(t *turn) {
+	i := len(s.queue)
+	for i > 0 && s.queue[i-1].seq > t.seq {
+		i--
+	}
+	s.queue = slices.Insert(s.queue, i, t)
 }
 
 // freePlaces is how many more turns may be active.

@@ -52,7 +52,7 @@ type Scheduler struct {
 	queue    []*turn // oldest first
 	sessions map[SessionKey][]*turn
 	live     int    // accepted turns that have not ended
-	accepts  uint64 // accepted turns
+	arrivals uint64 // submissions
 	pledged  int    // tokenising turns that hold a place among the active
 	reserved int64  // KV bytes of active turns
 
@@ -161,8 +161,6 @@ func (s *Scheduler) link(t *turn) {
 		s.stats.busySince = t.submitted
 	}
 	s.live++
-	s.accepts++
-	t.seq = s.accepts
 	key := t.key.SessionKey()
 	s.sessions[key] = append(s.sessions[key], t)
 }

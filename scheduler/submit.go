@@ -18,6 +18,8 @@ func (s *Scheduler) Submit(req Request) Decision {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t.submitted = s.clock()
+	s.arrivals++
+	t.seq = s.arrivals
 	s.promote()
 	refusal := s.check(t, shape)
 	if refusal == nil && req.Tokenize != nil {
@@ -129,13 +131,13 @@ func (s *Scheduler) queueFull() *Decision {
 		Message: fmt.Sprintf("%d sessions active and the queue full at depth %d; retry later", len(s.active)+s.pledged, depth)})
 }
 
-// place finds room for a turn whose prompt is known: the queue's end, from where promote takes it at
-// once if it may run now.
+// place finds room for a turn whose prompt is known: in the queue, from where promote takes it at once if it
+// may run now.
 func (s *Scheduler) place(t *turn) *Decision {
 	if len(s.queue) >= s.budget.MaxQueueDepth && !s.mayRunNow(t) {
 		return s.queueFull()
 	}
-	s.queue = append(s.queue, t)
+	s.enqueue(t)
 	return nil
 }
 
@@ -147,7 +149,7 @@ func (s *Scheduler) submitTokenizing(t *turn) Decision {
 		t.pledge = true
 		s.pledged++
 	case len(s.queue) < s.budget.MaxQueueDepth:
-		s.queue = append(s.queue, t)
+		s.enqueue(t)
 	default:
 		return s.refuse(t, s.queueFull())
 	}

@@ -44,7 +44,7 @@ type turn struct {
 	tookHot   bool       // the session's earlier KV was handed to this turn
 	kept      bool       // its KV went into the hot store
 
-	seq                         uint64 // order of acceptance
+	seq                         uint64 // order of arrival
 	submitted, opened, firstNew time.Time
 }
 
