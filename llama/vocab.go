@@ -17,7 +17,7 @@ import (
 // MaxTextBytes is the longest text that Tokenize takes.
 const MaxTextBytes = 2 << 20
 
-// ErrTextTooLong: the text is longer than MaxTextBytes.
+// ErrTextTooLong says that the text is longer than MaxTextBytes.
 var ErrTextTooLong = errors.New("text too long")
 
 // Tokenize turns a prompt into tokens. A beginning-of-sequence token is put first where the model wants one, once,

@@ -207,7 +207,7 @@ func (g *generation) summary(req scheduler.Request, end scheduler.Ending) {
 	if req.Sampling.Temperature > 0 {
 		line += fmt.Sprintf(", seed %d", req.Sampling.Seed)
 	}
-	fmt.Fprintln(g.env.stderr, styled(g.env.stderr, styleDim, line)) //nolint:errcheck // cosmetic
+	fmt.Fprintln(g.env.stderr, styled(g.env.stderr, styleDim, line))
 }
 
 // generateDocument is what --json prints.

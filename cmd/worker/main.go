@@ -76,7 +76,7 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	var exited *int
 	parser, err := newParser(env, func(code int) { exited = &code })
 	if err != nil {
-		fmt.Fprintln(stderr, "worker:", err) //nolint:errcheck // nowhere else to report to
+		fmt.Fprintln(stderr, "worker:", err)
 		return exitFailed
 	}
 	if len(args) == 0 {
@@ -131,6 +131,6 @@ func report(stderr io.Writer, err error) int {
 	if errors.As(err, &coded) {
 		code = coded.code
 	}
-	fmt.Fprintln(stderr, "worker:", err) //nolint:errcheck // nowhere else to report to
+	fmt.Fprintln(stderr, "worker:", err)
 	return code
 }

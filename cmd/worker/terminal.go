@@ -49,13 +49,13 @@ func (s *statusLine) show(text string) {
 	if time.Since(s.began) < statusDelay || !isTerminal(s.w) {
 		return
 	}
-	fmt.Fprintf(s.w, "\r\x1b[K%s", text) //nolint:errcheck // cosmetic
+	fmt.Fprintf(s.w, "\r\x1b[K%s", text)
 	s.shown = true
 }
 
 func (s *statusLine) clear() {
 	if s.shown {
-		fmt.Fprint(s.w, "\r\x1b[K") //nolint:errcheck // cosmetic
+		fmt.Fprint(s.w, "\r\x1b[K")
 		s.shown = false
 	}
 }

@@ -60,7 +60,7 @@ func run(ctx context.Context, f flags, out, progress io.Writer) error {
 				return err
 			}
 			r.Peers = append(r.Peers, peer)
-			fmt.Fprintf(progress, "round %d, %d rows: own %.1f, peer %.1f tokens/s\n", round+1, rows, own, peer) //nolint:errcheck // progress only
+			fmt.Fprintf(progress, "round %d, %d rows: own %.1f, peer %.1f tokens/s\n", round+1, rows, own, peer)
 		}
 	}
 	for i := range results {
