@@ -1,0 +1,60 @@
+package llama_test
+
+import (
+	"testing"
+
+	"github.com/meshnet/node/llama"
+	"github.com/meshnet/node/scheduler"
+)
+
+func BenchmarkDecode1(b *testing.B) { benchmarkDecode(b, 1) }
+func BenchmarkDecode4(b *testing.B) { benchmarkDecode(b, 4) }
+func BenchmarkDecode8(b *testing.B) { benchmarkDecode(b, 8) }
+
+// benchmarkDecode times one batch of greedy rows at depth 64 to 255.
+func benchmarkDecode(b *testing.B, sessions int) {
+	const depth, end = 64, 256
+	r := newRig(b, story(b), llama.Options{Slots: sessions, ContextTokens: end})
+	rows := make([]scheduler.Row, sessions)
+	for slot := range rows {
+		prompt := r.prompt(tale, depth)
+		if err := r.Open(slot, greedy(), prompt); err != nil {
+			b.Fatal(err)
+		}
+		r.prefill(slot, 0, prompt, false, noToken)
+		rows[slot] = scheduler.Row{Slot: slot, Pos: depth, Token: 5, Forced: noToken}
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		for slot, res := range r.Decode(rows) {
+			if res.Outcome != scheduler.OutcomeToken {
+				b.Fatal(res.Err)
+			}
+			rows[slot].Token = res.Token
+			rows[slot].Pos++
+		}
+		if rows[0].Pos == end {
+			for slot := range rows {
+				if err := r.Trim(slot, depth); err != nil {
+					b.Fatal(err)
+				}
+				rows[slot].Pos = depth
+			}
+		}
+	}
+	b.ReportMetric(float64(b.N*sessions)/b.Elapsed().Seconds(), "tokens/s")
+}
+
+// BenchmarkSaveRestore512 times what a hot session of 512 tokens costs, without its first token.
+func BenchmarkSaveRestore512(b *testing.B) {
+	const tokens = 512
+	r := newRig(b, story(b), llama.Options{Slots: 2, ContextTokens: 2 * tokens})
+	r.prefill(0, 0, r.prompt(tale, tokens), false, noToken)
+	for b.Loop() {
+		st := r.save(0)
+		r.restore(1, st)
+		b.SetBytes(st.Bytes())
+		st.Free()
+		r.Release(1)
+	}
+}
