@@ -2,6 +2,7 @@ package testmodel
 
 import (
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -20,7 +21,7 @@ const testSeed = 1
 
 // File writes a model with weights of the given type to path, replacing what is there at once when all is
 // done. The folder must exist; it holds an F16 copy for a moment.
-func File(path string, shape Shape, seed uint64, weights string) error {
+func File(path string, shape Shape, seed uint64, weights string) (err error) {
 	if !slices.Contains(WeightTypes, weights) {
 		return fmt.Errorf("testmodel: weights of type %q are not supported; there are %s", weights, strings.Join(WeightTypes, ", "))
 	}
@@ -29,7 +30,7 @@ func File(path string, shape Shape, seed uint64, weights string) error {
 	if err != nil {
 		return fmt.Errorf("testmodel: %w", err)
 	}
-	defer os.RemoveAll(work)
+	defer func() { err = errors.Join(err, os.RemoveAll(work)) }()
 	done := filepath.Join(work, "f16.gguf")
 	if err := Write(done, shape, seed); err != nil {
 		return err
