@@ -245,6 +245,38 @@ func TestTurnThatTokenisesKeepsItsPlaceInTheOrder(t *testing.T) {
 	}
 }
 
+func TestCancelWhileTokenisingLetsTheNextTurnIn(t *testing.T) {
+	r := newRig(t, withSlots(1))
+	r.submit(lazily(request("first", 1, 1, 4), func() ([]scheduler.Token, error) {
+		r.accept(request("second", 2, 10, 4))
+		if _, err := r.sched.Cancel(key("first", 1), scheduler.Cancelled, "", ""); err != nil {
+			t.Error(err)
+		}
+		if got := r.sched.Telemetry(); got.ActiveSessions != 1 || got.QueueDepth != 0 {
+			t.Errorf("%d active and %d waiting after the cancel, want 1 and 0", got.ActiveSessions, got.QueueDepth)
+		}
+		return prompt(1, 10), nil
+	}))
+	r.finish()
+	r.wantEnd(key("first", 1), scheduler.Cancelled, "")
+	r.wantEnd(key("second", 1), scheduler.Completed, "length")
+}
+
+func TestEpochOfATurnThatTokenisesCountsAlready(t *testing.T) {
+	r := newRig(t, small())
+	first := lazily(request("s", 1, 1, 4), func() ([]scheduler.Token, error) {
+		older := request("s", 1, 10, 4)
+		older.Turn, older.Epoch = 2, 1
+		if d := r.submit(older); d.Reason != scheduler.RejectedStaleEpoch {
+			t.Errorf("%s, want rejected-stale-epoch", d)
+		}
+		return prompt(1, 10), nil
+	})
+	first.Epoch = 2
+	r.accept(first)
+	r.finish()
+}
+
 func TestResultsNotTakenCountAgainstAdmission(t *testing.T) {
 	r := newRig(t, small(), func(c *scheduler.Config) { c.MaxResults = 2 })
 	r.accept(request("a", 1, 4, 1), request("b", 1, 4, 1))

@@ -238,6 +238,21 @@ func TestHigherEpochSupersedesTheRunningTurn(t *testing.T) {
 	}
 }
 
+// A new route may count its turns anew.
+func TestHigherEpochMayComeWithALowerTurn(t *testing.T) {
+	r := newRig(t, small())
+	first := request("s", 1, 20, 50)
+	first.Turn = 7
+	r.accept(first)
+	r.untilTokens(first.Key(), 1)
+	next := request("s", 2, 20, 5)
+	next.Turn, next.Epoch = 3, 1
+	r.accept(next)
+	r.finish()
+	r.wantEnd(key("s", 7), scheduler.Failed, "superseded")
+	r.wantEnd(key("s", 3), scheduler.Completed, "length")
+}
+
 func TestRefusedTurnSupersedesNobody(t *testing.T) {
 	r := newRig(t, small())
 	r.accept(request("s", 1, 20, 10))

@@ -111,7 +111,7 @@ func (s *Scheduler) yield(t *turn, r *Result) {
 		})
 	}
 	switch {
-	case r.EOG && index+1 >= len(t.req.Replay):
+	case r.EOG:
 		t.mark(completed(FinishStop))
 	case t.req.Stop != nil && !replayed:
 		s.hooks = append(s.hooks, t)

@@ -149,6 +149,39 @@ func TestParkedKVIsSavedWhenItsSlotIsNeededAndRestoredLater(t *testing.T) {
 	r.wantTokens(key("a", 2), baseline(t, small(), second))
 }
 
+// Someone else's need for a slot does not drive out a session that is about to run.
+func TestParkedSessionsGetTheirSlotsBeforeOthersNeedOne(t *testing.T) {
+	r := newRig(t, withSlots(2))
+	oldest := kept(request("oldest", 1, 40, 5))
+	end := r.run(oldest)
+	r.run(kept(request("other", 2, 40, 5)))
+	r.accept(request("new", 3, 20, 5), turn(oldest, end.Tokens, 4, 5))
+	r.finish()
+	r.wantCached(key("oldest", 2), 44, hotkv.Hit)
+	if n := r.countCalls(goengine.OpRestore); n != 0 {
+		t.Errorf("%d restores, want none", n)
+	}
+}
+
+// KV that was built by decoding does not become exact because it happens to end on the grid.
+func TestSavedStateSaysHowFarItIsExact(t *testing.T) {
+	r := newRig(t, withSlots(1))
+	first := kept(request("s", 1, 40, 9))
+	end := r.run(first)
+	second := turn(first, end.Tokens, 10, 4) // goes on at 48, which is on the grid of 16
+	r.run(second)
+	r.wantCached(second.Key(), 48, hotkv.Hit)
+	r.run(request("other", 2, 10, 2))
+	for _, call := range r.calls {
+		if call.Op == goengine.OpSave && call.Pos != 40 {
+			t.Errorf("saved as exact up to %d, want 40", call.Pos)
+		}
+	}
+	if r.countCalls(goengine.OpSave) != 1 {
+		t.Errorf("%d saves, want 1", r.countCalls(goengine.OpSave))
+	}
+}
+
 // Saving never lengthens a decoder's gap by more than one step.
 func TestOneSessionIsSavedPerTickWhileOthersDecode(t *testing.T) {
 	r := newRig(t, withSlots(4))
@@ -292,10 +325,14 @@ func TestModelThatCannotTrimReusesTheWholeStateOrNothing(t *testing.T) {
 	r := newRig(t, cfg)
 	first := kept(request("s", 1, 40, 5))
 	end := r.run(first)
-	second := turn(first, end.Tokens, 4, 4)
+	second := kept(turn(first, end.Tokens, 4, 4))
 	r.run(second)
 	r.wantCached(key("s", 2), 44, hotkv.Hit)
 	r.wantTokens(key("s", 2), baseline(t, cfg, second))
+	third := turn(kept(request("s", 1, 40, 5)), end.Tokens, 4, 4)
+	third.Turn = 3
+	third.Prompt[30] ^= 1
+	r.run(third)
 	if n := r.countCalls(goengine.OpTrim); n != 0 {
 		t.Errorf("%d trims tried on a model that cannot", n)
 	}
@@ -422,4 +459,27 @@ func TestKVThatIsFencedWhileItIsSavedIsDisposedOf(t *testing.T) {
 	}
 	r.wantCached(second.Key(), 0, hotkv.MissEpoch)
 	r.wantTokens(second.Key(), baseline(t, withSlots(1), second))
+}
+
+func TestKVThatIsFencedWhileItIsParkedIsReleased(t *testing.T) {
+	r := newRig(t, withSlots(2))
+	first := kept(request("s", 1, 40, 5))
+	second := turn(first, nil, 4, 4)
+	second.Epoch = 1
+	r.onCall = func(call goengine.Call) {
+		if call.Op == goengine.OpClose {
+			r.onCall = nil
+			r.accept(second)
+		}
+	}
+	r.run(first)
+	r.finish()
+	r.wantCached(second.Key(), 0, hotkv.MissEpoch)
+	other := request("other", 2, 40, 5)
+	r.run(other)
+	r.wantTokens(other.Key(), baseline(t, small(), other))
+	r.wantTokens(second.Key(), baseline(t, small(), second))
+	if tele := r.sched.Telemetry(); r.engine.KVBytes() != tele.HotBytes {
+		t.Errorf("%d KV bytes in the engine, %d hot", r.engine.KVBytes(), tele.HotBytes)
+	}
 }

@@ -29,11 +29,11 @@ func (s *Scheduler) Run(ctx context.Context, sink func(*Report)) error {
 	}
 }
 
-// hasWork says whether a tick has something to do. What waits while nothing is active waits for Submit to return.
+// hasWork says whether a tick has something to do. What waits while nothing is active waits for Submit to return, which wakes Run.
 func (s *Scheduler) hasWork() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.active) > 0 || s.unclean > 0
+	return len(s.active) > 0
 }
 
 // tickSlack is how many times more ticks than a fully serialised run needs RunToCompletion allows.

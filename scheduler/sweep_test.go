@@ -124,6 +124,34 @@ func TestSweepReportsCorruption(t *testing.T) {
 	}
 }
 
+// tilted has other logits than its model where it runs several rows, but chooses the same tokens.
+type tilted struct{ *goengine.Engine }
+
+func (e tilted) Decode(rows []scheduler.Row) []scheduler.Result {
+	results := e.Engine.Decode(rows)
+	for i := range results {
+		if len(rows) > 1 {
+			results[i].LogitHash++
+		}
+	}
+	return results
+}
+
+func TestSweepTellsEqualTokensFromEqualBits(t *testing.T) {
+	inner := factory(t, small(), nil)
+	report, err := scheduler.Sweep(t.Context(), func(level int) (scheduler.Engine, func(), error) {
+		engine, closeEngine, err := inner(level)
+		return tilted{engine.(*goengine.Engine)}, closeEngine, err
+	}, scheduler.SweepOptions{Requests: sweepRequests(4), Levels: []int{1, 2}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := report.Settings[0].FirstDifference
+	if !report.CorruptionFree || *report.BitExact || d == nil || d.TokensDiffer || d.Level != 2 || d.Session != "s0" || d.Token != d.ReferenceToken {
+		t.Errorf("corruption free %t, bit exact %t, first difference %+v", report.CorruptionFree, *report.BitExact, d)
+	}
+}
+
 func TestSweepOfAnEngineWithoutAuditSaysNothingOfBits(t *testing.T) {
 	cfg := small()
 	cfg.Audit = false

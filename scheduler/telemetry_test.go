@@ -123,3 +123,26 @@ func TestTimingsAreMeasuredFromSubmission(t *testing.T) {
 		t.Errorf("b: %+v, want 3 s, 5 s, 6 s", got)
 	}
 }
+
+func TestTickAgeGrowsOnlyWhileWorkWaitsForATick(t *testing.T) {
+	r := newRig(t, small())
+	wantAge := func(want time.Duration) {
+		t.Helper()
+		if got := r.sched.Telemetry().LastTickAgeMS; got != want.Milliseconds() {
+			t.Errorf("last tick age %d ms, want %s", got, want)
+		}
+	}
+	r.tick()
+	r.clock.Advance(time.Hour)
+	wantAge(0) // idle
+	r.accept(request("a", 1, 10, 5))
+	r.clock.Advance(5 * time.Second)
+	wantAge(5 * time.Second) // not the idle hour
+	r.tick()
+	wantAge(0)
+	r.clock.Advance(2 * time.Second)
+	wantAge(2 * time.Second)
+	r.finish()
+	r.clock.Advance(time.Hour)
+	wantAge(0)
+}
