@@ -67,7 +67,7 @@ func TestHotSecondTurnEqualsTheSameTurnCold(t *testing.T) {
 	}
 }
 
-// K5: the same prompt twice in one session.
+// K5 (llama.cpp, fully cached prompt): the same prompt twice in one session.
 func TestFullyCachedPromptEvaluatesOneToken(t *testing.T) {
 	for _, test := range []struct {
 		exact          bool

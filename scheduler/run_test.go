@@ -11,7 +11,7 @@ import (
 	"github.com/meshnet/node/scheduler"
 )
 
-// S4: a loop that has nothing to do sleeps; one that waits for KV works on what holds it.
+// A loop that has nothing to do sleeps; one that waits for KV works on what holds it.
 func TestRunTicksOnlyWhileThereIsWork(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		engine, err := goengine.New(small())
