@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 
 	"github.com/meshnet/node/scheduler"
@@ -34,6 +35,9 @@ const (
 	DefaultPrefillChunk  = 256
 )
 
+// MaxSlots is the largest number of slots: LLAMA_MAX_SEQ in llama.cpp.
+const MaxSlots = 256
+
 // OptionError names an option of Options that cannot be used.
 type OptionError struct {
 	Field  string
@@ -55,6 +59,7 @@ type Engine struct {
 	opts  Options
 	log   *slog.Logger
 	busy  atomic.Bool // set while a method of the driving goroutine runs
+	life  sync.Mutex  // held by Free and Interrupt: the one ends what the other reaches into
 
 	facts      scheduler.Facts
 	prints     scheduler.Fingerprints
@@ -81,7 +86,7 @@ func NewEngine(m *Model, o Options) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &Engine{model: m, opts: o, log: o.Logger, shape: newRowShape(m.header, o)}
+	e := &Engine{model: m, opts: o, log: o.Logger, shape: newRowShape(m, o)}
 	e.ctxSeq = padContext(o.ContextTokens)
 	if err := checkMemory(m, o, e.shape.streams, e.ctxSeq); err != nil {
 		return nil, err
@@ -120,13 +125,12 @@ func (o Options) withDefaults(m *Model) (Options, error) {
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
-	const mostSlots = 256 // LLAMA_MAX_SEQ
 	checks := []struct {
 		field     string
 		value     int
 		low, high int
 	}{
-		{"slots", o.Slots, 1, mostSlots},
+		{"slots", o.Slots, 1, MaxSlots},
 		{"context", o.ContextTokens, 16, 1 << 24},
 		{"prefill chunk", o.PrefillChunk, 1, o.ContextTokens},
 		{"batch tokens", o.BatchTokens, 1, 1 << 20},
@@ -231,15 +235,25 @@ func (e *Engine) LiveStates() int { return int(e.states.Load()) }
 
 // Interrupt makes the running call and, until Resume, every later one end with scheduler.CauseAborted; slots are left as
 // they were before the call. Safe for concurrent use.
-func (e *Engine) Interrupt() { C.mn_interrupt(e.c, true) }
+func (e *Engine) Interrupt() { e.interrupt(true) }
 
 // Resume ends an Interrupt. Safe for concurrent use.
-func (e *Engine) Resume() { C.mn_interrupt(e.c, false) }
+func (e *Engine) Resume() { e.interrupt(false) }
+
+func (e *Engine) interrupt(on bool) {
+	e.life.Lock()
+	defer e.life.Unlock()
+	if e.c != nil {
+		C.mn_interrupt(e.c, C.bool(on))
+	}
+}
 
 // Free destroys the context. Saved states stay valid.
 func (e *Engine) Free() {
 	e.enter()
 	defer e.leave()
+	e.life.Lock()
+	defer e.life.Unlock()
 	if e.c == nil {
 		return
 	}

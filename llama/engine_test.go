@@ -360,6 +360,13 @@ func TestInterruptedDecodeKeepsEverySlot(t *testing.T) {
 	}
 }
 
+func TestInterruptAfterFreeIsHarmless(t *testing.T) {
+	r := newRig(t, story(t), llama.Options{Slots: 1, ContextTokens: 256})
+	r.Free()
+	r.Interrupt()
+	r.Resume()
+}
+
 func TestReleaseAndCloseAreIdempotent(t *testing.T) {
 	r := newRig(t, story(t), llama.Options{Slots: 1, ContextTokens: 256})
 	r.Close(0)

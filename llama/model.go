@@ -17,10 +17,11 @@ import (
 
 // Model is a loaded model and its vocabulary. Its methods are safe for concurrent use, except Free.
 type Model struct {
-	c       *C.mn_model
-	facts   ModelFacts
-	header  *header
-	engines atomic.Int32 // engines that still use it
+	c        *C.mn_model
+	facts    ModelFacts
+	header   *header
+	repacked bool         // weights are rearranged for kernels that take several rows at once
+	engines  atomic.Int32 // engines that still use it
 }
 
 // ModelFacts describe a model.
@@ -45,8 +46,14 @@ type ModelFacts struct {
 
 // LoadOptions are optional; the zero value loads on the CPU, silently.
 type LoadOptions struct {
-	GPULayers int                    // layers to offload; negative is all
-	Progress  func(fraction float64) // called, also from another goroutine but never twice at once, while loading; with 1 where it succeeded
+	GPULayers int // layers to offload; negative is all
+
+	// Repack lets llama.cpp rearrange weights for its fastest CPU kernels even where those round differently for another
+	// number of rows (K-quants do), so that a session's tokens may depend on how many others run. Other weights are
+	// rearranged in any case.
+	Repack bool
+
+	Progress func(fraction float64) // called, also from another goroutine but never twice at once, while loading; with 1 where it succeeded
 }
 
 // UnsupportedError says why a file that llama.cpp can read cannot be served.
@@ -69,11 +76,12 @@ func Load(ctx context.Context, src Source, o LoadOptions) (*Model, error) {
 	if err != nil {
 		return nil, fmt.Errorf("model %s: %w", src.Name, err)
 	}
+	o.Repack = o.Repack || !h.needsRowsByFour()
 	c, err := loadWatched(ctx, src, o)
 	if err != nil {
 		return nil, err
 	}
-	m := &Model{c: c, header: h}
+	m := &Model{c: c, header: h, repacked: o.Repack}
 	m.facts = m.readFacts(src, h)
 	if reason := m.unsupported(); reason != "" {
 		m.Free()
@@ -94,7 +102,7 @@ func loadWatched(ctx context.Context, src Source, o LoadOptions) (*C.mn_model, e
 		defer close(watched)
 		watchLoad(ctx, progress, o.Progress, done)
 	}()
-	c, err := load(src, o.GPULayers, progress)
+	c, err := load(src, o, progress)
 	close(done)
 	<-watched
 	if err != nil {
@@ -106,7 +114,7 @@ func loadWatched(ctx context.Context, src Source, o LoadOptions) (*C.mn_model, e
 	return c, nil
 }
 
-func load(src Source, gpuLayers int, progress *C.mn_progress) (*C.mn_model, error) {
+func load(src Source, o LoadOptions, progress *C.mn_progress) (*C.mn_model, error) {
 	var path *C.char
 	fd := C.int(-1)
 	if src.data == nil {
@@ -121,7 +129,7 @@ func load(src Source, gpuLayers int, progress *C.mn_progress) (*C.mn_model, erro
 		fd = C.int(file.Fd())
 	}
 	var cerr C.mn_error
-	c := C.mn_model_load(path, fd, C.int(gpuLayers), progress, &cerr)
+	c := C.mn_model_load(path, fd, C.int(o.GPULayers), C.bool(o.Repack), progress, &cerr)
 	if c == nil {
 		return nil, errors.New(errText(&cerr))
 	}

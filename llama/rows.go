@@ -10,15 +10,15 @@ type rowShape struct {
 }
 
 // newRowShape decides how many streams the context needs. Under Exact a lone row is padded to two, because below two
-// attention takes another path once the context reaches 512; and to a multiple of four for weights whose matrix
+// attention takes another path once the context reaches 512; and to a multiple of four for repacked weights whose matrix
 // kernels take rows by fours.
-func newRowShape(h *header, o Options) rowShape {
+func newRowShape(m *Model, o Options) rowShape {
 	s := rowShape{streams: o.Slots, exact: o.Exact, least: 1, multiple: 1}
 	if !o.Exact {
 		return s
 	}
 	s.least = 2
-	if h.needsRowsByFour() {
+	if m.repacked && m.header.needsRowsByFour() {
 		s.least, s.multiple = 4, 4
 	}
 	s.streams = s.rows(o.Slots)
@@ -45,8 +45,9 @@ func (s rowShape) span(low, high, count int, canPad bool) (first, last int, fill
 	return last - want + 1, last, true
 }
 
-// needsRowsByFour says whether a tensor of the model is of a type whose matrix kernel takes rows by fours, so that the
-// remainder of a row count takes another kernel. Measured to be free of that: F32, F16, Q4_0, Q8_0.
+// needsRowsByFour says whether a tensor of the model is of a type whose kernel for repacked weights takes rows by fours, so
+// that the remainder of a row count takes another kernel and rounds differently. Measured to be free of that: F32, F16,
+// Q4_0, Q8_0.
 func (h *header) needsRowsByFour() bool {
 	for _, t := range h.Tensors {
 		switch t.Type {

@@ -49,7 +49,8 @@ typedef struct mn_model_facts {
 } mn_model_facts;
 
 // Loads from path, or from the open descriptor fd where path is NULL (fd stays the caller's).
-mn_model * mn_model_load(const char * path, int fd, int n_gpu_layers, mn_progress * progress, mn_error * err);
+// Without repack the weights keep their layout in the file, and kernels that take rows one by one.
+mn_model * mn_model_load(const char * path, int fd, int n_gpu_layers, bool repack, mn_progress * progress, mn_error * err);
 void       mn_model_free(mn_model * model);
 void       mn_model_facts_get(const mn_model * model, mn_model_facts * out);
 // Length of the metadata value (which may exceed size), or -1.
@@ -86,7 +87,7 @@ typedef struct mn_engine_facts {
 mn_engine * mn_engine_new(mn_model * model, const mn_engine_params * params, mn_error * err);
 void        mn_engine_free(mn_engine * engine);
 void        mn_engine_facts_get(const mn_engine * engine, mn_engine_facts * out);
-// Rebuilds the thread pool. False where the pool cannot be made; the old one is then still in use.
+// Switches to another number of threads. False where a pool of that size cannot be made; the old one is then still in use.
 bool mn_set_threads(mn_engine * engine, int n_threads, mn_error * err);
 // Sticky: while set, the running call and every later one return MN_ABORTED. Any thread.
 void mn_interrupt(mn_engine * engine, bool on);

@@ -18,30 +18,35 @@ bool on_abort(void * data) {
     return ((mn_engine *) data)->interrupted.load(std::memory_order_relaxed);
 }
 
-void free_pool(ggml_threadpool * pool) {
-    auto * free_fn = cpu_function<decltype(ggml_threadpool_free)>("ggml_threadpool_free");
-    if (pool != nullptr && free_fn != nullptr) {
-        free_fn(pool);
+// The pool of one size, made at its first use. Without a pool ggml starts and joins its threads at every call. A pool
+// lives as long as the context: the CPU backend keeps a pointer to the one it used last, and pauses it at the next change.
+// Null where it cannot be made.
+ggml_threadpool * pool_of(mn_engine * e, int n_threads) {
+    for (const auto & known : e->pools) {
+        if (known.first == n_threads) {
+            return known.second;
+        }
     }
-}
-
-// One pool for decode and prefill: without one ggml starts and joins its threads at every call.
-bool attach_pool(mn_engine * e, int n_threads) {
     auto * new_fn = cpu_function<decltype(ggml_threadpool_new)>("ggml_threadpool_new");
     if (new_fn == nullptr) {
-        llama_set_n_threads(e->ctx, n_threads, n_threads);
-        return true;
+        return nullptr;
     }
     ggml_threadpool_params params = ggml_threadpool_params_default(n_threads);
     ggml_threadpool *      pool   = new_fn(&params);
+    if (pool != nullptr) {
+        e->pools.emplace_back(n_threads, pool);
+    }
+    return pool;
+}
+
+// One pool serves decode and prefill; ggml wants its size to be the thread count exactly.
+bool use_threads(mn_engine * e, int n_threads) {
+    ggml_threadpool * pool = pool_of(e, n_threads);
     if (pool == nullptr) {
         return false;
     }
-    llama_detach_threadpool(e->ctx);
-    free_pool(e->pool);
-    e->pool = pool;
-    llama_set_n_threads(e->ctx, n_threads, n_threads);
     llama_attach_threadpool(e->ctx, pool, pool);
+    llama_set_n_threads(e->ctx, n_threads, n_threads);
     return true;
 }
 
@@ -68,10 +73,11 @@ void destroy(mn_engine * e) {
         sampler.reset();
     }
     if (e->ctx != nullptr) {
-        llama_detach_threadpool(e->ctx);
         llama_free(e->ctx);
     }
-    free_pool(e->pool);
+    for (const auto & known : e->pools) {  // after the context: it still uses them while it ends
+        cpu_function<decltype(ggml_threadpool_free)>("ggml_threadpool_free")(known.second);
+    }
     if (e->batch.token != nullptr) {
         llama_batch_free(e->batch);
     }
@@ -120,7 +126,7 @@ mn_engine * mn_engine_new(mn_model * model, const mn_engine_params * p, mn_error
         e->batch   = llama_batch_init(std::max(e->n_batch, p->n_seq_max), 0, 1);
         e->samplers.resize((size_t) p->n_seq_max);
         e->candidates.resize((size_t) model->n_vocab);
-        if (!attach_pool(e, p->n_threads)) {
+        if (!use_threads(e, p->n_threads)) {
             mn_fail(err, "no thread pool of this size can be made", std::to_string(p->n_threads));
             return false;
         }
@@ -149,7 +155,7 @@ void mn_engine_facts_get(const mn_engine * e, mn_engine_facts * out) {
 
 bool mn_set_threads(mn_engine * e, int n_threads, mn_error * err) {
     return mn_guard(err, "setting threads", false, [&] {
-        if (!attach_pool(e, n_threads)) {
+        if (!use_threads(e, n_threads)) {
             mn_fail(err, "no thread pool of this size can be made", std::to_string(n_threads));
             return false;
         }

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <exception>
 #include <string>
+#include <utility>
 #include <vector>
 
 struct mn_model {
@@ -32,7 +33,7 @@ struct mn_engine {
     mn_model *                    model = nullptr;
     llama_context *               ctx = nullptr;
     llama_memory_t                memory = nullptr;
-    ggml_threadpool *             pool = nullptr;
+    std::vector<std::pair<int, ggml_threadpool *>> pools;  // by thread count
     int                           flash = MN_FLASH_UNKNOWN;
     bool                          audit = false;
     int32_t                       n_batch = 0;

@@ -84,11 +84,13 @@ bool on_big_stack(tokenize_call * call) {
 
 }  // namespace
 
-mn_model * mn_model_load(const char * path, int fd, int n_gpu_layers, mn_progress * progress, mn_error * err) {
+mn_model * mn_model_load(const char * path, int fd, int n_gpu_layers, bool repack, mn_progress * progress,
+                         mn_error * err) {
     return mn_guard(err, "loading the model", (mn_model *) nullptr, [&]() -> mn_model * {
         mn_log_forget();
         llama_model_params params          = llama_model_default_params();
         params.n_gpu_layers                = n_gpu_layers;
+        params.use_extra_bufts             = repack;
         params.progress_callback           = on_progress;
         params.progress_callback_user_data = progress;
         llama_model * model                = load(path, fd, params);

@@ -17,6 +17,7 @@ const (
 	calibrationSteps  = 7
 	calibrationBudget = 2 * time.Second
 	calibrationRows   = 4
+	calibrationGain   = 0.9 // more threads must be this much faster: fewer are less easily disturbed
 )
 
 // calibrate picks the thread count whose decode steps are fastest. ggml's threads wait for each other by spinning, so
@@ -33,13 +34,14 @@ func (e *Engine) calibrate() error {
 			return err
 		}
 		e.log.Debug("thread calibration", "threads", n, "step", t)
-		if bestTime == 0 || t < bestTime {
+		if bestTime == 0 || float64(t) < float64(bestTime)*calibrationGain {
 			best, bestTime = n, t
 		}
 		if time.Since(began) > calibrationBudget {
 			break
 		}
 	}
+	e.watch.expect(min(calibrationRows, e.opts.Slots), bestTime)
 	return e.setThreads(best)
 }
 

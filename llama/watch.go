@@ -31,6 +31,12 @@ type threadWatch struct {
 	resumed time.Time
 }
 
+// expect tells the watch how long a step of so many rows took when nothing disturbed it. Without it the first steps are
+// taken for undisturbed ones.
+func (w *threadWatch) expect(rows int, took time.Duration) {
+	w.usual, w.seen = took.Seconds()/weight(rows), watchLearnSteps
+}
+
 // step takes in one decode step and says what to do.
 func (w *threadWatch) step(at time.Time, rows int, took time.Duration) advice {
 	if !w.until.IsZero() {

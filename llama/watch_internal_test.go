@@ -56,6 +56,12 @@ func TestNothingIsJudgedBeforeTheWatchHasLearnt(t *testing.T) {
 	w.want(t, "slow ones while learning", w.steps(t, watchLearnSteps-1, 1, 10*usually), adviceStay)
 }
 
+func TestExpectedStepTimeNeedsNoLearning(t *testing.T) {
+	w := newClocked()
+	w.expect(1, usually)
+	w.want(t, "slow from the first step on", w.steps(t, 6, 1, slow), adviceFallBack)
+}
+
 func TestGrowthOfContextsIsNotContention(t *testing.T) {
 	w := newClocked()
 	w.steps(t, watchLearnSteps, 1, usually)
