@@ -1,7 +1,9 @@
 package llama_test
 
 import (
+	"slices"
 	"testing"
+	"time"
 
 	"github.com/meshnet/node/llama"
 	"github.com/meshnet/node/scheduler"
@@ -57,4 +59,43 @@ func BenchmarkSaveRestore512(b *testing.B) {
 		st.Free()
 		r.Release(1)
 	}
+}
+
+// BenchmarkHotTurn512 compares the first token of a hot session of 512 tokens (save, restore into another slot, evaluate
+// the last token) with that of a cold one, on a model of 135 M parameters. Medians, in turns.
+func BenchmarkHotTurn512(b *testing.B) {
+	const tokens = 512
+	model := shared.get(b, "135m", "q4_0")
+	r := newRig(b, model, llama.Options{Slots: 2, ContextTokens: 2 * tokens})
+	prompt := r.prompt(tale, tokens)
+	var cold, hot []float64
+	for b.Loop() {
+		began := time.Now()
+		if err := r.Open(0, greedy(), prompt); err != nil {
+			b.Fatal(err)
+		}
+		r.prefill(0, 0, prompt, true, noToken)
+		cold = append(cold, time.Since(began).Seconds())
+
+		began = time.Now()
+		st := r.save(0)
+		r.restore(1, st)
+		st.Free()
+		if err := r.Trim(1, tokens-1); err != nil {
+			b.Fatal(err)
+		}
+		if err := r.Open(1, greedy(), prompt); err != nil {
+			b.Fatal(err)
+		}
+		r.prefill(1, tokens-1, prompt[tokens-1:], true, noToken)
+		hot = append(hot, time.Since(began).Seconds())
+		r.Release(0)
+		r.Release(1)
+	}
+	slices.Sort(cold)
+	slices.Sort(hot)
+	mid := len(cold) / 2
+	b.ReportMetric(1000*cold[mid], "cold-ms")
+	b.ReportMetric(1000*hot[mid], "hot-ms")
+	b.ReportMetric(cold[mid]/hot[mid], "cold/hot")
 }

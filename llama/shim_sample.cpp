@@ -22,8 +22,15 @@ struct best {
     bool    nan;
 };
 
+// The same source compiled for several instruction sets; the best one is chosen when the program starts.
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#    define MN_VECTORISED __attribute__((target_clones("avx512f", "avx2", "default")))
+#else
+#    define MN_VECTORISED
+#endif
+
 // Sixteen lanes keep the largest value, the block it was seen in, and whether a NaN was seen.
-best find_best(const float * logits, int32_t n) {
+MN_VECTORISED best find_best(const float * logits, int32_t n) {
     v16f          top  = v16f{} - INFINITY;
     v16i          at   = {};
     v16i          nans = {};
@@ -87,6 +94,9 @@ uint64_t hash_row(const float * logits, int32_t n) {
 }
 
 float gap_below(const float * logits, int32_t n, const best & top) {
+    if (top.token < 0) {
+        return 0.0f;
+    }
     float second = -INFINITY;
     for (int32_t i = 0; i < n; ++i) {
         if (i != top.token) {
@@ -203,25 +213,22 @@ int32_t run_chain(mn_engine * e, mn_sampler & s, const float * logits, int32_t i
 
 void choose(mn_engine * e, mn_sampler & s, float * logits, int32_t index, int32_t forced, mn_result * out) {
     const int32_t n = e->model->n_vocab;
-    if (e->audit) {
+    if (e->audit) {  // before anything is masked
         out->hash = hash_row(logits, n);
+        out->gap  = gap_below(logits, n, find_best(logits, n));
     }
-    best top = find_best(logits, n);
+    if (forced < 0) {
+        for (llama_token t : s.masked) {
+            logits[t] = -INFINITY;
+        }
+    }
+    const best top = find_best(logits, n);
     if (top.nan || top.logit == INFINITY) {
         out->status = MN_ROW_NAN;
         return;
     }
-    if (e->audit && top.token >= 0) {
-        out->gap = gap_below(logits, n, top);
-    }
     int32_t token = forced;
-    if (token < 0) {
-        if (!s.masked.empty()) {
-            for (llama_token t : s.masked) {
-                logits[t] = -INFINITY;
-            }
-            top = find_best(logits, n);
-        }
+    if (forced < 0) {
         // A chain must not see a row without a choice: llama.cpp's greedy sampler takes the first token then.
         token = s.chain == nullptr || top.token < 0 ? top.token : run_chain(e, s, logits, index);
     }
