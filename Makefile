@@ -21,7 +21,7 @@ endif
 .PHONY: help
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | sort | \
-		while IFS="$$(printf '\t')" read -r name text; do printf '  make %-12s %s\n' "$$name" "$$text"; done
+		while IFS="$$(printf '\t')" read -r name text; do printf '  make %-13s %s\n' "$$name" "$$text"; done
 
 .PHONY: llama
 llama: ## provide llama.cpp: an installed one, else one made in the user's cache folder
@@ -54,6 +54,14 @@ demo: build ## tell a story with the embedded model, then prove that crowds chan
 .PHONY: bench
 bench: llama ## run the Go benchmarks (BENCH=regexp chooses)
 	go test -run '^$$' -bench '$(BENCH)' -benchmem ./...
+
+.PHONY: bench-decode
+bench-decode: llama ## compare decode throughput with llama.cpp's batched benchmark (WEIGHTS=q4_0)
+	@scripts/bench-decode.sh
+
+.PHONY: sameness
+sameness: build ## sweep models of 30 layers in several quantisations, with and without --exact
+	@scripts/sameness.sh
 
 .PHONY: fuzz
 fuzz: llama ## run each fuzz target for FUZZTIME (10s)

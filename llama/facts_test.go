@@ -18,7 +18,7 @@ func TestFactsOfTheStoryModel(t *testing.T) {
 	want := llama.ModelFacts{
 		Name: "Meshnet Stories 1M", Architecture: "llama", Quantisation: "Q8_0",
 		Parameters: 918656, Bytes: 979456,
-		ContextTokens: 2048, VocabTokens: 1024, EmbeddingSize: 128, Layers: 4,
+		ContextTokens: 2048, LongestPiece: 9, VocabTokens: 1024, EmbeddingSize: 128, Layers: 4,
 		AddsBOS: true, BOS: 1, EOS: 2,
 	}
 	got := story(t).Facts()

@@ -34,6 +34,7 @@ type ModelFacts struct {
 	Bytes         int64 // size of the weights
 	ContextTokens int   // the context it was trained for
 	VocabTokens   int
+	LongestPiece  int // bytes of the longest token, control tokens included
 	EmbeddingSize int
 	Layers        int
 	Window        int // sliding attention window in tokens; 0 is none
@@ -167,6 +168,7 @@ func (m *Model) readFacts(src Source, h *header) ModelFacts {
 		Bytes:         int64(f.size_bytes),
 		ContextTokens: int(f.n_ctx_train),
 		VocabTokens:   int(f.n_vocab),
+		LongestPiece:  int(f.longest_piece),
 		EmbeddingSize: int(f.n_embd),
 		Layers:        int(f.n_layer),
 		Window:        int(f.n_swa),

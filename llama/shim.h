@@ -42,6 +42,7 @@ typedef struct mn_progress {
 typedef struct mn_model_facts {
     int32_t  n_ctx_train, n_embd, n_layer, n_head, n_head_kv, n_swa, n_vocab;
     int32_t  rope_type, bos, eos;
+    int32_t  longest_piece;  // bytes of the longest token, control tokens included
     uint64_t n_params, size_bytes;
     bool     has_decoder, has_encoder, is_recurrent, is_hybrid, is_diffusion, has_vocab, add_bos;
     char     ftype[64];

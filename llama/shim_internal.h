@@ -15,6 +15,7 @@ struct mn_model {
     llama_model *       model = nullptr;
     const llama_vocab * vocab = nullptr;
     int32_t             n_vocab = 0;
+    int32_t             longest_piece = 0;  // bytes
     std::vector<llama_token> eog;         // every end-of-generation token
     std::vector<llama_token> suppressed;  // tokens the model says must never be chosen
 };

@@ -4,8 +4,10 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <climits>
 #include <cstdio>
+#include <cstdlib>
 
 namespace {
 
@@ -28,11 +30,12 @@ llama_model * load(const char * path, int fd, const llama_model_params & params)
     return model;
 }
 
-void collect_special_tokens(mn_model * m) {
+void scan_vocabulary(mn_model * m) {
     for (int32_t t = 0; t < m->n_vocab; ++t) {
         if (llama_vocab_is_eog(m->vocab, t)) {
             m->eog.push_back(t);
         }
+        m->longest_piece = std::max(m->longest_piece, std::abs(llama_token_to_piece(m->vocab, t, nullptr, 0, 0, true)));
     }
     int32_t             n    = 0;
     const llama_token * list = llama_vocab_get_suppress_tokens(m->vocab, &n);
@@ -105,7 +108,7 @@ mn_model * mn_model_load(const char * path, int fd, int n_gpu_layers, bool repac
         m->vocab   = llama_model_get_vocab(model);
         m->n_vocab = llama_vocab_n_tokens(m->vocab);
         if (llama_vocab_type(m->vocab) != LLAMA_VOCAB_TYPE_NONE) {
-            collect_special_tokens(m);
+            scan_vocabulary(m);
         }
         return m;
     });
@@ -127,6 +130,7 @@ void mn_model_facts_get(const mn_model * m, mn_model_facts * out) {
     out->n_head_kv    = llama_model_n_head_kv(m->model);
     out->n_swa        = llama_model_n_swa(m->model);
     out->n_vocab      = m->n_vocab;
+    out->longest_piece = m->longest_piece;
     out->rope_type    = llama_model_rope_type(m->model);
     out->bos          = llama_vocab_bos(m->vocab);
     out->eos          = llama_vocab_eos(m->vocab);

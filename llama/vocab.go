@@ -17,7 +17,7 @@ import (
 // MaxTextBytes is the longest text that Tokenize takes.
 const MaxTextBytes = 2 << 20
 
-// ErrTextTooLong says that the text is longer than MaxTextBytes.
+// ErrTextTooLong says that the text is longer than MaxTextBytes, or than so many tokens can be.
 var ErrTextTooLong = errors.New("text too long")
 
 // Tokenize turns a prompt into tokens. A beginning-of-sequence token is put first where the model wants one, once,
@@ -25,7 +25,7 @@ var ErrTextTooLong = errors.New("text too long")
 // the safe way for text from a user.
 //
 // llama.cpp's SentencePiece takes time with the square of how many characters the vocabulary has no piece for: 64 KiB
-// of them take a tenth of a second, 1 MiB more than ten seconds.
+// of them take a tenth of a second, 1 MiB more than ten seconds. See TokenizeWithin.
 func (m *Model) Tokenize(text string, special bool) ([]int32, error) {
 	tokens, err := m.tokenize(text, m.facts.AddsBOS, special)
 	if err != nil {
@@ -35,6 +35,15 @@ func (m *Model) Tokenize(text string, special bool) ([]int32, error) {
 		tokens = tokens[1:]
 	}
 	return tokens, nil
+}
+
+// TokenizeWithin is Tokenize for a prompt that may have limit tokens at most, such as a slot's context. A text that
+// cannot be so few, since no token has more than so many bytes, is refused before any work is done for it.
+func (m *Model) TokenizeWithin(limit int, text string, special bool) ([]int32, error) {
+	if most := limit * m.facts.LongestPiece; len(text) > most {
+		return nil, fmt.Errorf("%w: %d bytes; %d tokens of this model have %d at most", ErrTextTooLong, len(text), limit, most)
+	}
+	return m.Tokenize(text, special)
 }
 
 func (m *Model) tokenize(text string, addSpecial, parseSpecial bool) ([]int32, error) {

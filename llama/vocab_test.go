@@ -220,3 +220,18 @@ func FuzzTokenizeRoundTrip(f *testing.F) {
 		}
 	})
 }
+
+func TestATextThatCannotFitTheContextIsRefusedUntokenised(t *testing.T) {
+	m := story(t)
+	longest := m.Facts().LongestPiece
+	if longest < 4 || longest > 64 {
+		t.Fatalf("the longest piece has %d bytes", longest)
+	}
+	fits := strings.Repeat("a", 100*longest)
+	if _, err := m.TokenizeWithin(100, fits, false); err != nil {
+		t.Errorf("a text of just so many bytes: %v", err)
+	}
+	if _, err := m.TokenizeWithin(100, fits+"a", false); !errors.Is(err, llama.ErrTextTooLong) {
+		t.Errorf("one byte more: %v", err)
+	}
+}

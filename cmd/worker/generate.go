@@ -133,7 +133,7 @@ func (g *generation) request(facts scheduler.Facts, prompt string) (scheduler.Re
 	if len(g.cmd.Tokens) > 0 {
 		req.Prompt, err = scheduler.ParseTokens("tokens", g.cmd.Tokens, facts.VocabTokens)
 	} else {
-		req.Prompt, err = g.model.Tokenize(prompt, g.cmd.Special)
+		req.Prompt, err = g.model.TokenizeWithin(facts.ContextTokens, prompt, g.cmd.Special)
 	}
 	if err != nil {
 		return req, &exitError{exitRejected, err}

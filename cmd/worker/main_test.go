@@ -100,7 +100,7 @@ func TestASeedIsChosenAndReportedAndRepeatsTheText(t *testing.T) {
 }
 
 func TestExitCodesSayWhatWentWrong(t *testing.T) {
-	long := strings.Repeat("the fox ", 3000)
+	long := strings.Repeat("the fox ", 2000) // 4000 tokens, as many bytes as 1778 of the longest
 	notGGUF := t.TempDir() + "/not.gguf"
 	if err := os.WriteFile(notGGUF, []byte("plain text"), 0o600); err != nil {
 		t.Fatal(err)
@@ -123,6 +123,7 @@ func TestExitCodesSayWhatWentWrong(t *testing.T) {
 		{"token id beyond 64 bits", []string{"generate", "--tokens", "9223372036854775808", "x"}, exitUsage, "9223372036854775808"},
 		{"token id outside the vocabulary", []string{"generate", "--tokens", "1,5279552648203111001"}, exitRejected, "tokens[1] is 5279552648203111001"},
 		{"prompt beyond the context", []string{"generate", long}, exitRejected, "rejected-context"},
+		{"text that no context holds", []string{"generate", long + long}, exitRejected, "text too long"},
 		{"no such model", []string{"generate", "--model", t.TempDir() + "/none.gguf", "x"}, exitFailed, "no such file"},
 		{"not a model", []string{"generate", "--model", notGGUF, "x"}, exitFailed, "not a GGUF"},
 	} {

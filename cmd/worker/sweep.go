@@ -151,7 +151,12 @@ type sweepDocument struct {
 	Certified bool   `json:"certified"` // what the exit code says
 }
 
-var errCorrupt = errors.New("sessions depend on the crowd: what the report calls the first difference shows where")
+// The two ways to fail a sweep.
+var (
+	errCorrupt  = errors.New("tokens depend on the crowd: the report's first difference shows where")
+	errNotExact = errors.New("tokens are the same in every crowd, but with --exact their logits should be so to the bit; " +
+		"the report's first difference shows where (F16 weights never are)")
+)
 
 func (c *sweepCommand) print(env *environment, facts llama.ModelFacts, report *scheduler.SweepReport) error {
 	certified := report.CorruptionFree && (!c.Exact || report.BitExact != nil && *report.BitExact)
@@ -163,8 +168,12 @@ func (c *sweepCommand) print(env *environment, facts llama.ModelFacts, report *s
 	} else {
 		err = printSweep(env.stdout, facts, c.Exact, report)
 	}
-	if err == nil && !certified {
-		err = errCorrupt
+	switch {
+	case err != nil || certified:
+		return err
+	case !report.CorruptionFree:
+		return errCorrupt
+	default:
+		return errNotExact
 	}
-	return err
 }
