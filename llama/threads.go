@@ -17,7 +17,7 @@ const (
 	calibrationSteps  = 7
 	calibrationBudget = 2 * time.Second
 	calibrationRows   = 4
-	calibrationGain   = 0.9 // more threads must be this much faster: fewer are less easily disturbed
+	calibrationGain   = 0.8 // more threads must take this share of the time at most: fewer are less easily disturbed
 )
 
 // calibrate picks the thread count whose decode steps are fastest. ggml's threads wait for each other by spinning, so
