@@ -17,11 +17,11 @@ import (
 
 // Model is a loaded model and its vocabulary. Its methods are safe for concurrent use, except Free.
 type Model struct {
-	c        *C.mn_model
-	facts    ModelFacts
-	header   *header
-	repacked bool         // weights are rearranged for kernels that take several rows at once
-	engines  atomic.Int32 // engines that still use it
+	c       *C.mn_model
+	facts   ModelFacts
+	header  *header
+	fast    bool         // LoadOptions.Fast
+	engines atomic.Int32 // engines that still use it
 }
 
 // ModelFacts describe a model.
@@ -49,10 +49,10 @@ type ModelFacts struct {
 type LoadOptions struct {
 	GPULayers int // layers to offload; negative is all
 
-	// Repack lets llama.cpp rearrange weights for its fastest CPU kernels even where those round differently for another
-	// number of rows (K-quants do), so that a session's tokens may depend on how many others run. Other weights are
-	// rearranged in any case.
-	Repack bool
+	// Fast takes llama.cpp's fastest kernels even where they round differently for another number of rows, so that a
+	// session's tokens may depend on how many others run: K-quants are rearranged in memory, which speeds up crowds and
+	// prefill, and a lone row of a model with F16 weights is not padded. Other models are as fast without it.
+	Fast bool
 
 	Progress func(fraction float64) // called, also from another goroutine but never twice at once, while loading; with 1 where it succeeded
 }
@@ -77,12 +77,11 @@ func Load(ctx context.Context, src Source, o LoadOptions) (*Model, error) {
 	if err != nil {
 		return nil, fmt.Errorf("model %s: %w", src.Name, err)
 	}
-	o.Repack = o.Repack || !h.needsRowsByFour()
-	c, err := loadWatched(ctx, src, o)
+	c, err := loadWatched(ctx, src, o, o.Fast || !h.needsRowsByFour())
 	if err != nil {
 		return nil, err
 	}
-	m := &Model{c: c, header: h, repacked: o.Repack}
+	m := &Model{c: c, header: h, fast: o.Fast}
 	m.facts = m.readFacts(src, h)
 	if reason := m.unsupported(); reason != "" {
 		m.Free()
@@ -92,7 +91,7 @@ func Load(ctx context.Context, src Source, o LoadOptions) (*Model, error) {
 }
 
 // loadWatched runs the load and, beside it, a watcher that reports progress and passes on cancellation.
-func loadWatched(ctx context.Context, src Source, o LoadOptions) (*C.mn_model, error) {
+func loadWatched(ctx context.Context, src Source, o LoadOptions, repack bool) (*C.mn_model, error) {
 	progress := (*C.mn_progress)(C.calloc(1, C.size_t(unsafe.Sizeof(C.mn_progress{}))))
 	defer C.free(unsafe.Pointer(progress))
 	if ctx.Err() != nil {
@@ -103,7 +102,7 @@ func loadWatched(ctx context.Context, src Source, o LoadOptions) (*C.mn_model, e
 		defer close(watched)
 		watchLoad(ctx, progress, o.Progress, done)
 	}()
-	c, err := load(src, o, progress)
+	c, err := load(src, o.GPULayers, repack, progress)
 	close(done)
 	<-watched
 	if err != nil {
@@ -115,7 +114,7 @@ func loadWatched(ctx context.Context, src Source, o LoadOptions) (*C.mn_model, e
 	return c, nil
 }
 
-func load(src Source, o LoadOptions, progress *C.mn_progress) (*C.mn_model, error) {
+func load(src Source, gpuLayers int, repack bool, progress *C.mn_progress) (*C.mn_model, error) {
 	var path *C.char
 	fd := C.int(-1)
 	if src.data == nil {
@@ -130,7 +129,7 @@ func load(src Source, o LoadOptions, progress *C.mn_progress) (*C.mn_model, erro
 		fd = C.int(file.Fd())
 	}
 	var cerr C.mn_error
-	c := C.mn_model_load(path, fd, C.int(o.GPULayers), C.bool(o.Repack), progress, &cerr)
+	c := C.mn_model_load(path, fd, C.int(gpuLayers), C.bool(repack), progress, &cerr)
 	if c == nil {
 		return nil, errors.New(errText(&cerr))
 	}

@@ -1,31 +1,42 @@
 package llama
 
+import (
+	"slices"
+
+	"github.com/meshnet/node/internal/gguf"
+)
+
 // rowShape says how the rows of a decode call are laid out over the streams. llama.cpp makes one piece only of
 // adjacent ascending streams; every further piece reads all weights again and may run another attention kernel.
 type rowShape struct {
 	streams  int  // streams of the context, those for padding included
-	exact    bool // every call is one piece of at least least rows, a multiple of multiple
+	whole    bool // every call is one piece of at least least rows, a multiple of multiple
 	least    int
 	multiple int
 }
 
-// newRowShape decides how many streams the context needs. Under Exact a lone row is padded to two, because below two
-// attention takes another path once the context reaches 512; and to a multiple of four for repacked weights whose matrix
-// kernels take rows by fours.
+// newRowShape decides how rows are padded, and with that how many streams the context needs. Kernels that round differently
+// for another number of rows would make a session's tokens depend on the crowd:
+//   - matrices of floats have one kernel for a lone row and another for more, so a lone row is padded to two, unless the model
+//     is Fast;
+//   - under Exact so are all lone rows: below two, attention takes another path once the context reaches 512;
+//   - repacked weights of most types have kernels that take rows by fours and another for the remainder; under Exact they
+//     are padded to a multiple of four.
 func newRowShape(m *Model, o Options) rowShape {
-	s := rowShape{streams: o.Slots, exact: o.Exact, least: 1, multiple: 1}
-	if !o.Exact {
+	s := rowShape{streams: o.Slots, least: 1, multiple: 1}
+	s.whole = o.Exact || !m.fast && m.header.hasFloatMatrices()
+	if !s.whole {
 		return s
 	}
 	s.least = 2
-	if m.repacked && m.header.needsRowsByFour() {
+	if o.Exact && m.fast && m.header.needsRowsByFour() {
 		s.least, s.multiple = 4, 4
 	}
 	s.streams = s.rows(o.Slots)
 	return s
 }
 
-// rows is how many rows a call over so many adjacent streams has under exact.
+// rows is how many rows a call over so many adjacent streams has where it is to be whole.
 func (s rowShape) rows(streams int) int {
 	return (max(streams, s.least) + s.multiple - 1) / s.multiple * s.multiple
 }
@@ -37,7 +48,7 @@ func (s rowShape) span(low, high, count int, canPad bool) (first, last int, fill
 		return low, high, false
 	}
 	gaps := high - low + 1 - count
-	if !s.exact {
+	if !s.whole {
 		return low, high, gaps <= max(1, count/4)
 	}
 	want := s.rows(high - low + 1)
@@ -46,18 +57,32 @@ func (s rowShape) span(low, high, count int, canPad bool) (first, last int, fill
 }
 
 // needsRowsByFour says whether a tensor of the model is of a type whose kernel for repacked weights takes rows by fours, so
-// that the remainder of a row count takes another kernel and rounds differently. Measured to be free of that: F32, F16,
-// Q4_0, Q8_0.
+// that the remainder of a row count takes another kernel and rounds differently. Measured to be free of that: Q4_0, Q8_0.
 func (h *header) needsRowsByFour() bool {
 	for _, t := range h.Tensors {
-		switch t.Type {
-		case typeF32, typeF16, typeQ4_0, typeQ8_0:
-		default:
+		if !isFloat(t.Type) && t.Type != typeQ4_0 && t.Type != typeQ8_0 {
 			return true
 		}
 	}
 	return false
 }
+
+// hasFloatMatrices says whether the model multiplies by a matrix of unquantised weights. An embedding table is looked up only,
+// where there is an output matrix beside it.
+func (h *header) hasFloatMatrices() bool {
+	const embedding, output = "token_embd.weight", "output.weight"
+	hasOutput := slices.ContainsFunc(h.Tensors, func(t gguf.Tensor) bool { return t.Name == output })
+	for _, t := range h.Tensors {
+		if isFloat(t.Type) && isMatrix(t) && !(hasOutput && t.Name == embedding) {
+			return true
+		}
+	}
+	return false
+}
+
+func isMatrix(t gguf.Tensor) bool { return len(t.Dims) >= 2 && t.Dims[0] > 1 && t.Dims[1] > 1 }
+
+func isFloat(t gguf.TensorType) bool { return t == typeF32 || t == typeF16 || t == typeBF16 }
 
 // ggml tensor types, as in ggml.h.
 const (
@@ -65,4 +90,5 @@ const (
 	typeF16  = 1
 	typeQ4_0 = 2
 	typeQ8_0 = 8
+	typeBF16 = 30
 )

@@ -10,19 +10,21 @@ import (
 
 const typeQ4K = 12
 
-// repackedOf is a model with repacked weights of these types.
-func repackedOf(types ...gguf.TensorType) *Model {
+// fastOf is a fast model with matrices of these types.
+func fastOf(types ...gguf.TensorType) *Model {
 	h := &header{Header: &gguf.Header{}}
 	for _, t := range types {
-		h.Tensors = append(h.Tensors, gguf.Tensor{Type: t})
+		h.Tensors = append(h.Tensors, gguf.Tensor{Type: t, Dims: []uint64{2, 2}})
 	}
-	return &Model{header: h, repacked: true}
+	return &Model{header: h, fast: true}
 }
 
 func TestStreamsOfAContext(t *testing.T) {
-	plain, byFour := repackedOf(typeF32, typeF16, typeQ4_0, typeQ8_0), repackedOf(typeF32, typeQ4_0, typeQ4K)
-	asInFile := repackedOf(typeQ4K)
-	asInFile.repacked = false
+	plain, byFour := fastOf(typeF32, typeF16, typeQ4_0, typeQ8_0), fastOf(typeF32, typeQ4_0, typeQ4K)
+	floats := fastOf(typeQ8_0, typeF16)
+	floats.fast = false
+	asInFile := fastOf(typeQ4K)
+	asInFile.fast = false
 	for _, c := range []struct {
 		m     *Model
 		exact bool
@@ -31,18 +33,19 @@ func TestStreamsOfAContext(t *testing.T) {
 	}{
 		{plain, false, 1, 1}, {plain, false, 5, 5}, {plain, true, 1, 2}, {plain, true, 2, 2}, {plain, true, 5, 5},
 		{byFour, false, 1, 1}, {byFour, true, 1, 4}, {byFour, true, 4, 4}, {byFour, true, 5, 8},
-		{asInFile, true, 1, 2}, {asInFile, true, 5, 5},
+		{asInFile, false, 1, 1}, {asInFile, true, 1, 2}, {asInFile, true, 5, 5},
+		{floats, false, 1, 2}, {floats, false, 5, 5}, {floats, true, 1, 2},
 	} {
 		if got := newRowShape(c.m, Options{Slots: c.slots, Exact: c.exact}).streams; got != c.want {
-			t.Errorf("rows by four %t, repacked %t, exact %t, %d slots: %d streams, want %d", c.m.header.needsRowsByFour(), c.m.repacked, c.exact, c.slots, got, c.want)
+			t.Errorf("rows by four %t, fast %t, exact %t, %d slots: %d streams, want %d", c.m.header.needsRowsByFour(), c.m.fast, c.exact, c.slots, got, c.want)
 		}
 	}
 }
 
 func TestSpanOfKnownBatches(t *testing.T) {
-	plain := newRowShape(repackedOf(typeQ8_0), Options{Slots: 8})
-	exact := newRowShape(repackedOf(typeQ8_0), Options{Slots: 8, Exact: true})
-	byFour := newRowShape(repackedOf(typeQ4K), Options{Slots: 6, Exact: true})
+	plain := newRowShape(fastOf(typeQ8_0), Options{Slots: 8})
+	exact := newRowShape(fastOf(typeQ8_0), Options{Slots: 8, Exact: true})
+	byFour := newRowShape(fastOf(typeQ4K), Options{Slots: 6, Exact: true})
 	type span struct {
 		first, last int
 		fill        bool
@@ -74,7 +77,7 @@ func TestSpanHoldsItsRules(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		weights := rapid.SampledFrom([]gguf.TensorType{typeF16, typeQ8_0, typeQ4K}).Draw(t, "weights")
 		o := Options{Slots: rapid.IntRange(1, 64).Draw(t, "slots"), Exact: rapid.Bool().Draw(t, "exact")}
-		s := newRowShape(repackedOf(weights), o)
+		s := newRowShape(fastOf(weights), o)
 		low := rapid.IntRange(0, o.Slots-1).Draw(t, "low")
 		high := rapid.IntRange(low, o.Slots-1).Draw(t, "high")
 		count := rapid.IntRange(min(2, high-low+1), high-low+1).Draw(t, "count")

@@ -15,7 +15,7 @@ type modelFlags struct {
 	Threads   int    `help:"Compute threads; default: the fastest count, measured at start." placeholder:"N" env:"MESHNET_THREADS"`
 	GPULayers int    `help:"Layers to offload to a GPU; -1 is all." name:"gpu-layers" placeholder:"N" env:"MESHNET_GPU_LAYERS"`
 	Chunk     int    `help:"Prefill chunk in tokens; default 256." name:"prefill-chunk" placeholder:"N" env:"MESHNET_PREFILL_CHUNK"`
-	Repack    bool   `help:"Let llama.cpp rearrange K-quant weights: faster in crowds and prefill, but tokens may then depend on the crowd." env:"MESHNET_REPACK"`
+	Fast      bool   `help:"Take the fastest kernels for K-quants and F16 weights, although tokens may then depend on the crowd." env:"MESHNET_FAST"`
 	Exact     bool   `help:"Pad decode batches so that bits do not depend on the crowd (a lone session is about 15 % slower)." env:"MESHNET_EXACT"`
 }
 
@@ -32,7 +32,7 @@ func (f *modelFlags) load(env *environment) (*llama.Model, error) {
 	line := newStatusLine(env.stderr)
 	model, err := llama.Load(env.ctx, src, llama.LoadOptions{
 		GPULayers: f.GPULayers,
-		Repack:    f.Repack,
+		Fast:      f.Fast,
 		Progress: func(fraction float64) {
 			line.show(fmt.Sprintf("loading %s … %.0f %%", src.Name, 100*fraction))
 		},

@@ -32,15 +32,15 @@ func sweep(t *testing.T, model *llama.Model, exact bool, requests []scheduler.Re
 func TestQuantisedModelsOfThirtyLayersAreTheSameInACrowd(t *testing.T) {
 	for _, c := range []struct {
 		weights     string
-		repack      bool
+		fast        bool
 		exact, bits bool
 	}{
-		{"f16", false, false, false},
+		{"f16", false, false, true}, {"f16", false, true, true},
 		{"q4_0", false, false, false}, {"q4_0", false, true, true},
 		{"q8_0", false, false, false}, {"q8_0", false, true, true},
 		{"q4_k_m", false, false, false}, {"q4_k_m", false, true, true}, {"q4_k_m", true, true, true},
 	} {
-		model := loadModel(t, "30layers-tiny", c.weights, llama.LoadOptions{Repack: c.repack})
+		model := loadModel(t, "30layers-tiny", c.weights, llama.LoadOptions{Fast: c.fast})
 		report := sweep(t, model, c.exact, sweepRequests(8, 80, 10, model.Facts().VocabTokens))
 		if !report.CorruptionFree {
 			t.Errorf("%+v: tokens depend on the crowd: %+v", c, report.Settings)
