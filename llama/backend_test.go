@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/meshnet/node/llama"
+	"github.com/meshnet/node/scheduler"
 )
 
 // listDevicesEnv makes the test binary list the devices instead of running tests: backends are loaded once a process.
@@ -45,5 +46,25 @@ func TestLogGoesToTheLoggerFromItsLevelOn(t *testing.T) {
 		if got := strings.Contains(out.String(), "llama.cpp: "); got != want {
 			t.Errorf("level %v: lines of llama.cpp %t, want %t:\n%.300s", level, got, want, out.String())
 		}
+	}
+}
+
+func TestAnInterruptIsNoErrorInTheLog(t *testing.T) {
+	defer quietLog()
+	var out bytes.Buffer
+	llama.SetLogger(slog.New(slog.NewTextHandler(&out, nil)), slog.LevelWarn)
+	r := newRig(t, story(t), llama.Options{Slots: 1, ContextTokens: 256})
+	prompt := r.prompt(tale, 64)
+	if err := r.Open(0, greedy(), prompt); err != nil {
+		t.Fatal(err)
+	}
+	out.Reset()
+	r.Interrupt()
+	res := r.Prefill(scheduler.Chunk{Tokens: prompt, Last: true, Forced: noToken})
+	if res.Err == nil || res.Err.Cause != scheduler.CauseAborted {
+		t.Fatalf("result %+v", res)
+	}
+	if out.Len() > 0 {
+		t.Errorf("logged: %s", out.String())
 	}
 }

@@ -20,6 +20,9 @@ std::deque<std::string> log_problems;         // newest warnings and errors
 std::string             log_all;              // all lines since mn_log_forget, bounded
 std::atomic<int>        log_threshold{4};
 
+// While this thread computes, the flag that may abort it: what llama.cpp then reports as an error was asked for.
+thread_local const std::atomic<bool> * log_abort_flag = nullptr;
+
 constexpr size_t kept_problems = 6;
 constexpr size_t kept_bytes    = 256 * 1024;
 
@@ -30,6 +33,9 @@ void on_log(ggml_log_level level, const char * text, void *) {
         std::lock_guard<std::mutex> lock(log_mutex);
         if (level != GGML_LOG_LEVEL_CONT) {
             log_line_level = (int) level;
+        }
+        if (log_abort_flag != nullptr && log_abort_flag->load()) {
+            log_line_level = GGML_LOG_LEVEL_DEBUG;
         }
         log_line += text;
         if (log_all.size() < kept_bytes) {
@@ -106,6 +112,10 @@ void mn_fail(mn_error * err, const char * what, const std::string & why) {
     if (err != nullptr) {
         snprintf(err->text, sizeof(err->text), "%s%s%s", what, why.empty() ? "" : ": ", why.c_str());
     }
+}
+
+void mn_log_aborts_by(const std::atomic<bool> * flag) {
+    log_abort_flag = flag;
 }
 
 void mn_log_forget() {

@@ -53,6 +53,9 @@ std::string mn_log_recall();
 // Whether a line with this text was logged since mn_log_forget, at any level.
 bool mn_log_saw(const char * text);
 
+// Tells the log which flag may abort what this thread computes; null when it is done.
+void mn_log_aborts_by(const std::atomic<bool> * flag);
+
 // Chooses the token of one row from its logits (which it may overwrite) and accepts it.
 void mn_choose(mn_engine * engine, int32_t slot, float * logits, int32_t index, int32_t forced, mn_result * out);
 

@@ -16,7 +16,9 @@ void add(llama_batch & b, int32_t token, int32_t pos, int32_t slot, bool output)
 
 // llama.cpp's answer as ours. An exception leaves the same state behind as a fatal error.
 int decode(mn_engine * e) {
+    mn_log_aborts_by(&e->interrupted);
     const int rc = mn_guard(nullptr, "decoding", -3, [&] { return (int) llama_decode(e->ctx, e->batch); });
+    mn_log_aborts_by(nullptr);
     if (rc == 0 || rc == 1 || rc == 2) {
         return rc;
     }
