@@ -25,7 +25,7 @@ func lockDir(dir string) (*lock, error) {
 	if err == nil {
 		return &lock{file}, nil
 	}
-	defer file.Close()
+	defer func() { _ = file.Close() }()
 	if !errors.Is(err, syscall.EWOULDBLOCK) {
 		return nil, fmt.Errorf("cannot lock the server's data folder %s: %w", dir, err)
 	}

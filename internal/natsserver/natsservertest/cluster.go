@@ -44,7 +44,7 @@ func freePorts(t testing.TB, n int) []int {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer listener.Close() // all at the end, so that no port is drawn twice
+		defer func() { _ = listener.Close() }() // all at the end, so that no port is drawn twice
 		ports = append(ports, listener.Addr().(*net.TCPAddr).Port)
 	}
 	return ports

@@ -67,7 +67,7 @@ func (p *Process) Stop() {
 	if p.command == nil {
 		return
 	}
-	p.in.Close()
+	_ = p.in.Close()
 	if state := p.wait(); !state.Success() {
 		p.t.Errorf("the NATS server did not shut down cleanly: %s\n%s", state, p.errors)
 	}
@@ -77,7 +77,7 @@ func (p *Process) Stop() {
 func (p *Process) wait() *os.ProcessState {
 	_ = p.command.Wait() // the state says it all
 	state := p.command.ProcessState
-	p.in.Close()
+	_ = p.in.Close()
 	p.command = nil
 	return state
 }

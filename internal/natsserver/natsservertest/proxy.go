@@ -48,9 +48,9 @@ type pair struct {
 func (p *pair) close() {
 	p.once.Do(func() {
 		close(p.gone)
-		p.client.Close()
+		_ = p.client.Close()
 		if p.server != nil {
-			p.server.Close()
+			_ = p.server.Close()
 		}
 	})
 }
@@ -131,7 +131,7 @@ func (p *Proxy) close() {
 	p.mu.Lock()
 	p.closed = true
 	p.mu.Unlock()
-	p.listener.Close()
+	_ = p.listener.Close()
 	p.Cut()
 	p.owned.Wait()
 }

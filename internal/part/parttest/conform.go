@@ -169,7 +169,7 @@ func stopsBeforeStart(fresh func() part.Part) error {
 		return err
 	}
 	if err := start(context.Background(), p); !errors.Is(err, part.ErrStopped) {
-		return errors.Join(fmt.Errorf("answers Start after Stop with %v, want ErrStopped", err), stopped(p))
+		return errors.Join(fmt.Errorf("answers Start after Stop with %q, want ErrStopped", fmt.Sprint(err)), stopped(p))
 	}
 	if closed(p.Started()) {
 		return errors.New("says started though it was stopped before Start")
@@ -183,7 +183,7 @@ func startsOnce(fresh func() part.Part) error {
 		return errors.Join(err, stopped(p))
 	}
 	if err := start(context.Background(), p); !errors.Is(err, part.ErrStarted) {
-		return errors.Join(fmt.Errorf("answers the second Start with %v, want ErrStarted", err), stopped(p))
+		return errors.Join(fmt.Errorf("answers the second Start with %q, want ErrStarted", fmt.Sprint(err)), stopped(p))
 	}
 	if closed(p.Stopped()) {
 		return errors.New("the second Start stopped it")
@@ -192,7 +192,7 @@ func startsOnce(fresh func() part.Part) error {
 		return err
 	}
 	if err := start(context.Background(), p); !errors.Is(err, part.ErrStarted) && !errors.Is(err, part.ErrStopped) {
-		return fmt.Errorf("answers Start after its life with %v, want ErrStarted or ErrStopped", err)
+		return fmt.Errorf("answers Start after its life with %q, want ErrStarted or ErrStopped", fmt.Sprint(err))
 	}
 	return nil
 }
