@@ -86,6 +86,8 @@ const (
 	maxLevels      = 64
 )
 
+func (a *Advertisement) stamp() { a.Versioned.stamp(); a.Telemetry.round() }
+
 // Validate says which field is not valid. The error is a *FieldError.
 func (a *Advertisement) Validate() error { return a.validate("") }
 

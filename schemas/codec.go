@@ -67,24 +67,49 @@ func Encode[T any, M message[T]](m *T) ([]byte, error) {
 // Decode reads a message from bytes that anyone may have written: Decode[Request](data). The message holds
 // no reference to data. The error is a *DecodeError.
 func Decode[T any, M message[T]](data []byte) (*T, error) {
-	m := new(T)
+	limit := M(new(T)).limit()
+	if err := guarded(messageName[T](), data, limit); err != nil {
+		return nil, err
+	}
+	return decodeGuarded[T, M](data)
+}
+
+// guarded checks all that does not depend on the fields of a message.
+func guarded(name string, data []byte, limit int) error {
+	if len(data) > limit {
+		return &DecodeError{name, RejectTooLarge, &TooLargeError{Message: name, Bytes: len(data), Limit: limit}}
+	}
+	if reason := Guard(data); reason != "" {
+		return &DecodeError{name, reason, nil}
+	}
+	if root, _ := readHead(data, 0); root.kind != headMap {
+		return &DecodeError{name, RejectBadType, fieldError("message", root.kind, "%s", shapeObject)}
+	}
+	if v, _, found := lookup(data, "v"); found && v.kind == headUint && v.n != ProtocolVersion {
+		return &DecodeError{name, RejectVersion, &VersionError{Got: v.n, Want: ProtocolVersion}}
+	}
+	return nil
+}
+
+func decodeGuarded[T any, M message[T]](data []byte) (*T, error) {
 	fail := func(reason RejectReason, err error) (*T, error) {
-		return nil, &DecodeError{Message: messageName[T](), Reason: reason, Err: err}
+		return nil, &DecodeError{messageName[T](), reason, err}
 	}
-	if limit := M(m).limit(); len(data) > limit {
-		return fail(RejectTooLarge, &TooLargeError{Message: messageName[T](), Bytes: len(data), Limit: limit})
+	if _, bad := shapeFor[T]().check(data, 0); bad != nil {
+		return fail(bad.reason, bad.field)
 	}
+	m := new(T)
 	if err := msgpack.Unmarshal(data, m); err != nil {
-		return fail(rejectReason(err, RejectBadType), err)
+		return fail(invalid(err, RejectBadType), err)
 	}
 	if err := M(m).Validate(); err != nil {
-		return fail(rejectReason(err, RejectInvalid), err)
+		return fail(invalid(err, RejectInvalid), err)
 	}
 	return m, nil
 }
 
-// rejectReason is the reason of a field that is not valid, else another.
-func rejectReason(err error, other RejectReason) RejectReason {
+// invalid is the reason for a field that is not valid, and another one for any other error.
+func invalid(err error, other RejectReason) RejectReason {
 	var field *FieldError
 	switch {
 	case !errors.As(err, &field):
@@ -95,19 +120,20 @@ func rejectReason(err error, other RejectReason) RejectReason {
 	return RejectInvalid
 }
 
-func messageName[T any]() string { return reflect.TypeFor[T]().Name() }
-
-func shownSize(b []byte) string { return fmt.Sprintf("%d bytes long", len(b)) }
-
 // DecodeEvent reads an event of whatever kind. The error is a *DecodeError.
 func DecodeEvent(data []byte) (Event, error) {
-	var head struct {
-		Kind EventKind `msgpack:"kind"`
+	const name = "Event"
+	if err := guarded(name, data, MaxEventBytes); err != nil {
+		return nil, err
 	}
-	if err := msgpack.Unmarshal(data, &head); err != nil {
-		return nil, &DecodeError{Message: "Event", Reason: RejectBadType, Err: err}
+	h, _, found := lookup(data, "kind")
+	switch {
+	case !found:
+		return nil, &DecodeError{name, RejectInvalid, checkWord("kind", EventKind(""), EventKinds())}
+	case h.kind != headString:
+		return nil, &DecodeError{name, RejectBadType, fieldError("kind", h.kind, "%s", shapeString)}
 	}
-	switch head.Kind {
+	switch kind := EventKind(data[h.next : h.next+int(h.n)]); kind {
 	case KindStarted:
 		return decodeEvent[Started](data)
 	case KindToken:
@@ -116,8 +142,9 @@ func DecodeEvent(data []byte) (Event, error) {
 		return decodeEvent[Keepalive](data)
 	case KindFinal:
 		return decodeEvent[Final](data)
+	default:
+		return nil, &DecodeError{name, RejectInvalid, checkWord("kind", kind, EventKinds())}
 	}
-	return nil, &DecodeError{Message: "Event", Reason: RejectInvalid, Err: checkWord("kind", head.Kind, EventKinds())}
 }
 
 // decodeEvent keeps a nil *T from becoming an Event that is not nil.
@@ -125,9 +152,41 @@ func decodeEvent[T any, M interface {
 	message[T]
 	Event
 }](data []byte) (Event, error) {
-	m, err := Decode[T, M](data)
+	m, err := decodeGuarded[T, M](data)
 	if err != nil {
 		return nil, err
 	}
 	return M(m), nil
 }
+
+// DecodeTurnID reads only which turn a Request is about, of whatever version and however invalid the rest, so that
+// its refusal can be told. The error is a *DecodeError.
+func DecodeTurnID(data []byte) (TurnID, error) {
+	const name = "turn id"
+	if reason := Guard(data); reason != "" {
+		return TurnID{}, &DecodeError{name, reason, nil}
+	}
+	root, _ := readHead(data, 0)
+	if root.kind != headMap {
+		return TurnID{}, &DecodeError{name, RejectBadType, fieldError("message", root.kind, "%s", shapeObject)}
+	}
+	if _, bad := shapeFor[turnFields]().check(data, 0); bad != nil {
+		return TurnID{}, &DecodeError{name, bad.reason, bad.field}
+	}
+	var f turnFields
+	if err := msgpack.Unmarshal(data, &f); err != nil {
+		return TurnID{}, &DecodeError{name, invalid(err, RejectBadType), err}
+	}
+	return TurnID(f), nil
+}
+
+// turnFields are the fields of a message that make a TurnID.
+type turnFields struct {
+	Tenant  Tenant  `msgpack:"tenant"`
+	Session Session `msgpack:"session"`
+	Turn    Turn    `msgpack:"turn"`
+}
+
+func messageName[T any]() string { return reflect.TypeFor[T]().Name() }
+
+func shownSize(b []byte) string { return fmt.Sprintf("%d bytes long", len(b)) }

@@ -121,6 +121,11 @@ type TurnReply struct {
 	Error *ErrorDetail `msgpack:"error,omitempty" json:"error,omitempty"`
 }
 
+func (r *TurnReply) stamp() {
+	r.Versioned.stamp()
+	r.Error = r.Error.clipped()
+}
+
 // Validate says which field is not valid. The error is a *FieldError.
 func (r *TurnReply) Validate() error {
 	if err := checkOptional("op", r.Op, TurnOps()); err != nil {

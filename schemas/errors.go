@@ -78,7 +78,7 @@ func (e *TooLargeError) Error() string {
 
 // VersionError says that a message was written for another version of the protocol.
 type VersionError struct {
-	Got  int64
+	Got  uint64
 	Want int
 }
 

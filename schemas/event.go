@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"time"
+	"unicode/utf8"
 )
 
 // MaxEventTokens bounds the tokens of one Tokens event.
@@ -102,7 +104,8 @@ type Timings struct {
 // Milliseconds is d for a field in milliseconds, to the microsecond.
 func Milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1e3 }
 
-// ErrorDetail says for machines and people why something did not go as asked.
+// ErrorDetail says for machines and people why something did not go as asked. Encode shortens a Message
+// that is too long.
 type ErrorDetail struct {
 	Reason       Reason `msgpack:"reason,omitempty" json:"reason,omitempty"` // of rejected
 	Miss         Miss   `msgpack:"miss,omitempty" json:"miss,omitempty"`     // of cache-miss
@@ -152,7 +155,11 @@ func (*Final) event()     {}
 func (e *Started) stamp()   { e.Versioned.stamp(); e.Kind = KindStarted }
 func (e *Tokens) stamp()    { e.Versioned.stamp(); e.Kind = KindToken }
 func (e *Keepalive) stamp() { e.Versioned.stamp(); e.Kind = KindKeepalive }
-func (e *Final) stamp()     { e.Versioned.stamp(); e.Kind = KindFinal }
+func (e *Final) stamp() {
+	e.Versioned.stamp()
+	e.Kind = KindFinal
+	e.Error = e.Error.clipped()
+}
 
 // Validate says which field is not valid. The error is a *FieldError.
 func (e *Started) Validate() error {
@@ -173,8 +180,7 @@ func (e *Tokens) Validate() error {
 		checkKind(e.Kind, KindToken),
 		checkAttempt(e.Attempt, 1),
 		checkCount("index", e.Index),
-		checkInt("token_ids (their number)", int64(len(e.TokenIDs)), 1, MaxEventTokens),
-		checkTokenIDs(e.TokenIDs),
+		checkTokenIDs(e.TokenIDs, MaxEventTokens),
 		checkText("text", e.Text, 0, MaxEventBytes),
 	)
 }
@@ -237,6 +243,20 @@ const (
 	maxFieldBytes   = 128
 	maxMessageBytes = 4096
 )
+
+// clipped is the detail with a message that may be sent: that an engine's words are too long or no UTF-8
+// must not keep an outcome from being told.
+func (d *ErrorDetail) clipped() *ErrorDetail {
+	if d == nil || len(d.Message) <= maxMessageBytes && utf8.ValidString(d.Message) {
+		return d
+	}
+	c := *d
+	c.Message = strings.ToValidUTF8(c.Message, "\uFFFD")
+	if len(c.Message) > maxMessageBytes {
+		c.Message = strings.ToValidUTF8(c.Message[:maxMessageBytes], "")
+	}
+	return &c
+}
 
 func (d *ErrorDetail) validate(path string) error {
 	return first(

@@ -63,6 +63,16 @@ type SessionInfo struct {
 	AgeMS     int64        `msgpack:"age_ms" json:"age_ms"`         // since the claim
 }
 
+func (r *NodeReply) stamp() {
+	r.Versioned.stamp()
+	r.Error = r.Error.clipped()
+	if r.Advertisement != nil {
+		ad := *r.Advertisement
+		ad.stamp()
+		r.Advertisement = &ad
+	}
+}
+
 // Validate says which field is not valid. The error is a *FieldError.
 func (r *NodeReply) Validate() error {
 	if err := first(

@@ -15,6 +15,8 @@ const (
 	MaxPromptBytes = MaxRequestBytes - 16<<10
 	// MaxTokenID is the largest token id on the wire. Whether the model has it the worker checks.
 	MaxTokenID = math.MaxInt32
+	// MaxPromptTokens bounds a prompt of token ids, so that the guard lets the request pass.
+	MaxPromptTokens = MaxNodes - 256
 	// MaxNewTokens is beyond any context; what fits is the node's decision.
 	MaxNewTokens = 1 << 24
 
@@ -137,7 +139,7 @@ func (r *Request) validatePrompt() error {
 	case r.Prompt != nil:
 		return checkText("prompt", *r.Prompt, 1, MaxPromptBytes)
 	}
-	return checkTokenIDs(r.TokenIDs)
+	return checkTokenIDs(r.TokenIDs, MaxPromptTokens)
 }
 
 func (r *Request) validateStop() error {
@@ -162,10 +164,10 @@ func (r *Request) validateHeartbeat() error {
 	return checkInt("heartbeat_ms", r.HeartbeatMS, MinHeartbeat.Milliseconds(), MaxHeartbeat.Milliseconds())
 }
 
-// checkTokenIDs refuses an empty list and ids that are no int32.
-func checkTokenIDs(ids []int64) error {
-	if len(ids) == 0 {
-		return fieldError("token_ids", "empty", "at least one token id")
+// checkTokenIDs bounds the length of the list, and each id to an int32 that is not negative.
+func checkTokenIDs(ids []int64, most int) error {
+	if !(len(ids) >= 1 && len(ids) <= most) {
+		return fieldError("token_ids", fmt.Sprintf("%d token ids", len(ids)), "1 to %d token ids", most)
 	}
 	for i, id := range ids {
 		if !(id >= 0 && id <= MaxTokenID) {

@@ -1,6 +1,7 @@
 package schemas
 
 import (
+	"fmt"
 	"maps"
 	"math"
 	"slices"
@@ -101,17 +102,6 @@ func (t *Telemetry) round() {
 	}
 }
 
-func (a *Advertisement) stamp() { a.Versioned.stamp(); a.Telemetry.round() }
-
-func (r *NodeReply) stamp() {
-	r.Versioned.stamp()
-	if r.Advertisement != nil {
-		ad := *r.Advertisement
-		ad.stamp()
-		r.Advertisement = &ad
-	}
-}
-
 func (t *Telemetry) validate(path string) error {
 	for _, n := range t.numbers() {
 		if err := checkNumber(path+n.name, *n.value); err != nil {
@@ -158,6 +148,9 @@ func (t *Telemetry) validateCounts(path string) error {
 
 // validate takes any key that could be a wire string: another version may know more of them.
 func (c Counts) validate(field string) error {
+	if len(c) > MaxKeys {
+		return fieldError(field, fmt.Sprintf("%d counters", len(c)), "at most %d counters", MaxKeys)
+	}
 	for _, key := range slices.Sorted(maps.Keys(c)) {
 		if !validName(key) {
 			return fieldError(field+" (a key)", shown(key), nameLimit)
