@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 
 	"github.com/meshnet/node/internal/gguf"
@@ -34,6 +35,17 @@ func TestMissingFileIsNamed(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "absent.gguf")
 	err := tryLoad(llama.FromFile(path))
 	if !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), path) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestAPipeIsNoModelAndNobodyWaitsForItsOtherEnd(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "pipe.gguf")
+	if err := syscall.Mkfifo(path, 0o600); err != nil {
+		t.Skip("no named pipes here:", err)
+	}
+	err := tryLoad(llama.FromFile(path))
+	if err == nil || !strings.Contains(err.Error(), "is not a file") {
 		t.Errorf("got %v", err)
 	}
 }

@@ -41,18 +41,18 @@ func readHeader(src Source) (*header, error) {
 	if src.data != nil {
 		return parseHeader(bytes.NewReader(src.data), int64(len(src.data)))
 	}
+	info, err := os.Stat(src.path)
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() { // known before it is opened: opening a pipe waits for its other end
+		return nil, fmt.Errorf("%s is not a file", src.path)
+	}
 	file, err := os.Open(src.path)
 	if err != nil {
 		return nil, err
 	}
 	defer file.Close() //nolint:errcheck // only read from
-	info, err := file.Stat()
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s is not a file", src.path)
-	}
 	return parseHeader(file, info.Size())
 }
 

@@ -84,11 +84,30 @@ func (c *generateCommand) prompt(env *environment) (string, error) {
 	case c.Text != "-":
 		return c.Text, nil
 	}
-	data, err := io.ReadAll(io.LimitReader(env.stdin, llama.MaxTextBytes+1))
-	if err != nil {
-		return "", fmt.Errorf("reading the prompt: %w", err)
+	return readPrompt(env)
+}
+
+// readPrompt reads standard input to its end. Ctrl-C ends the wait for what does not come; the read then lasts as long
+// as the process.
+func readPrompt(env *environment) (string, error) {
+	type input struct {
+		data []byte
+		err  error
 	}
-	return string(data), nil
+	read := make(chan input, 1)
+	go func() {
+		data, err := io.ReadAll(io.LimitReader(env.stdin, llama.MaxTextBytes+1))
+		read <- input{data, err}
+	}()
+	select {
+	case <-env.ctx.Done():
+		return "", errCancelled
+	case in := <-read:
+		if in.err != nil {
+			return "", fmt.Errorf("reading the prompt: %w", in.err)
+		}
+		return string(in.data), nil
+	}
 }
 
 func (g *generation) run(engine *llama.Engine, prompt string) error {
