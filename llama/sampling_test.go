@@ -10,6 +10,30 @@ import (
 	"github.com/meshnet/node/scheduler"
 )
 
+func TestATemperatureOfAlmostZeroTakesTheLikeliestToken(t *testing.T) {
+	r := newRig(t, story(t), llama.Options{Slots: 1, ContextTokens: 256})
+	prompt := r.prompt("Once upon a time", 5)
+	want := r.generate(0, greedy(), prompt, 20)
+	for _, temperature := range []float64{1e-300, 1e-45, 1e-39, 1e-38, 1e-30, 1e-9} {
+		almost := warm(1)
+		almost.Temperature = temperature
+		equal(t, fmt.Sprintf("tokens at temperature %g", temperature), r.generate(0, almost, prompt, 20).out, want.out)
+	}
+}
+
+func TestARepeatPenaltyOfAlmostZeroLeavesATokenToDraw(t *testing.T) {
+	r := newRig(t, story(t), llama.Options{Slots: 1, ContextTokens: 256})
+	for _, divisor := range []float64{1e-300, 1e-40, 1e-30} {
+		for _, temperature := range []float64{1e-40, 1} {
+			s := warm(1)
+			s.RepeatPenalty, s.Temperature = divisor, temperature
+			if got := len(r.generate(0, s, r.prompt("Once upon a time", 5), 20).out); got != 20 {
+				t.Errorf("penalty %g, temperature %g: %d tokens", divisor, temperature, got)
+			}
+		}
+	}
+}
+
 // penalised is sampling with a temperature and a memory.
 func penalised(seed uint64) scheduler.Sampling {
 	s := warm(seed)

@@ -168,11 +168,16 @@ bool has_penalties(const mn_sampling * s) {
            (s->repeat_penalty != 1.0f || s->presence_penalty != 0.0f || s->frequency_penalty != 0.0f);
 }
 
+// Logits are divided by the temperature and by the repeat penalty. Below this they would become infinite, and no token
+// could be drawn; at this the likeliest token is as certain as it is below.
+constexpr float least_divisor = 1e-15f;
+
 // The order of llama.cpp's own default chain.
 llama_sampler * build_chain(const mn_engine * e, const mn_sampling * s) {
     llama_sampler * chain = llama_sampler_chain_init(llama_sampler_chain_default_params());
     if (has_penalties(s)) {
-        llama_sampler_chain_add(chain, llama_sampler_init_penalties(e->model->n_vocab, s->penalty_last_n, s->repeat_penalty,
+        llama_sampler_chain_add(chain, llama_sampler_init_penalties(e->model->n_vocab, s->penalty_last_n,
+                                                                    std::max(s->repeat_penalty, least_divisor),
                                                                     s->frequency_penalty, s->presence_penalty));
     }
     if (s->temperature == 0.0f) {
@@ -188,7 +193,7 @@ llama_sampler * build_chain(const mn_engine * e, const mn_sampling * s) {
     if (s->min_p > 0.0f) {
         llama_sampler_chain_add(chain, llama_sampler_init_min_p(s->min_p, 1));
     }
-    llama_sampler_chain_add(chain, llama_sampler_init_temp(s->temperature));
+    llama_sampler_chain_add(chain, llama_sampler_init_temp(std::max(s->temperature, least_divisor)));
     llama_sampler_chain_add(chain, llama_sampler_init(&draw_iface, new draw_state{ s->seed, 0 }));
     return chain;
 }
