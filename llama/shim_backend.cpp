@@ -3,8 +3,10 @@
 
 #include <dlfcn.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <mutex>
@@ -60,6 +62,13 @@ void on_log(ggml_log_level level, const char * text, void *) {
     }
 }
 
+// What llama.cpp calls when an assertion of its own fails, as it does on a model whose metadata contradict each other. Nothing can
+// go on after it; without this the process would end in a core dump and pages of stack traces.
+[[noreturn]] void on_assertion(const char * message) {
+    fprintf(stderr, "llama.cpp gave up; the model is damaged or one that it does not support: %s\n", message);
+    _exit(EXIT_FAILURE);
+}
+
 bool is_dir(const std::string & path) {
     struct stat st;
     return stat(path.c_str(), &st) == 0 && S_ISDIR(st.st_mode);
@@ -82,6 +91,7 @@ bool has_cpu() {
 
 bool load_backends(const char * dir, mn_error * err) {
     llama_log_set(on_log, nullptr);
+    ggml_set_abort_callback(on_assertion);
     // Never the search of ggml's own default, which looks into the working directory.
     std::vector<std::string> tried;
     if (dir != nullptr) {

@@ -14,6 +14,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/meshnet/node/models"
 	"github.com/meshnet/node/scheduler"
 )
 
@@ -172,6 +173,38 @@ func TestCtrlCEndsGenerateAfterTheTokenInFlight(t *testing.T) {
 	}
 	if text := out.text.String(); !strings.HasSuffix(text, "\n") || len(text) > len(storyBegin) {
 		t.Errorf("after Ctrl-C at the first token: %q", text)
+	}
+}
+
+func TestCtrlCEndsTheWaitForAPromptThatDoesNotCome(t *testing.T) {
+	stdin, never := io.Pipe()
+	defer never.Close() //nolint:errcheck // a pipe in memory cannot fail
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	env := &environment{ctx: ctx, stdin: stdin, stdout: io.Discard, stderr: io.Discard, log: slog.New(slog.DiscardHandler)}
+	if err := (&generateCommand{Text: "-"}).Run(env); !errors.Is(err, errCancelled) {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestAModelOnWhichLlamaCPPGivesUpIsOneErrorLine(t *testing.T) {
+	model := bytes.Clone(models.Story())
+	key := []byte("llama.block_count")
+	at := bytes.Index(model, key) + len(key) + 4 // the value follows its type
+	copy(model[at:], []byte{0, 0, 0, 0})
+	path := t.TempDir() + "/no-layers.gguf"
+	if err := os.WriteFile(path, model, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(os.Args[0], "generate", "--model", path, "x")
+	cmd.Env = append(os.Environ(), asWorker+"=1")
+	output, err := cmd.CombinedOutput()
+	var exited *exec.ExitError
+	if !errors.As(err, &exited) || exited.ExitCode() != exitFailed {
+		t.Errorf("%v", err)
+	}
+	if text := string(output); !strings.HasPrefix(text, "llama.cpp gave up") || strings.Count(text, "\n") != 1 {
+		t.Errorf("output %q", text)
 	}
 }
 
