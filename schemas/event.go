@@ -49,6 +49,10 @@ type Started struct {
 	Miss         Miss      `msgpack:"miss,omitempty" json:"miss,omitempty"` // why nothing was; "" where something was
 	Exact        bool      `msgpack:"exact" json:"exact"`                   // it goes on with the same bits as an undisturbed turn
 	Seed         *uint64   `msgpack:"seed,omitempty" json:"seed,omitempty"` // of the sampling; absent where it is greedy
+	// By these a later attempt knows whether the tokens so far can be its own: which model yielded them, and
+	// the recipe that their bits depend on.
+	ModelFingerprint string `msgpack:"model_fingerprint,omitempty" json:"model_fingerprint,omitempty"`
+	ExactFingerprint string `msgpack:"exact_fingerprint,omitempty" json:"exact_fingerprint,omitempty"`
 }
 
 // Tokens carries one or more tokens.
@@ -171,6 +175,8 @@ func (e *Started) Validate() error {
 		checkCount("prompt_tokens", e.PromptTokens),
 		checkInt("cached_tokens", int64(e.CachedTokens), 0, int64(e.PromptTokens)),
 		checkOptional("miss", e.Miss, Misses()),
+		checkText("model_fingerprint", e.ModelFingerprint, 0, maxAdTextBytes),
+		checkText("exact_fingerprint", e.ExactFingerprint, 0, maxAdTextBytes),
 	)
 }
 

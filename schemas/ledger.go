@@ -72,6 +72,8 @@ type RunningRecord struct {
 	// of the last token when the last of them was counted (-1: none).
 	TakeoversWithoutToken int `msgpack:"takeovers_without_token" json:"takeovers_without_token"`
 	LastIndex             int `msgpack:"last_index" json:"last_index"`
+	// HandedOver: its owner drained and gave it up; the next takeover is no sign of poison.
+	HandedOver bool `msgpack:"handed_over,omitempty" json:"handed_over,omitempty"`
 }
 
 // DoneRecord is a turn that has ended.
