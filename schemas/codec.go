@@ -15,7 +15,7 @@ const (
 	MaxWorkBytes          = 16 << 10
 	MaxLedgerBytes        = MaxEventBytes + MaxWorkBytes + 4<<10
 	MaxControlBytes       = 1 << 10
-	MaxTurnRequestBytes   = 4 << 10
+	MaxTurnRequestBytes   = 8 << 10
 	MaxTurnReplyBytes     = MaxEventBytes + 16<<10
 	MaxAdvertisementBytes = 64 << 10
 	MaxNodeReplyBytes     = 1 << 20
