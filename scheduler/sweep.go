@@ -103,6 +103,8 @@ func checkSweepRequests(requests []Request) error {
 	seen := make(map[string]bool)
 	for _, req := range requests {
 		switch {
+		case req.Tenant == neighbourTenant:
+			return fieldError("tenant", fmt.Sprintf("%q", req.Tenant), "another: this one is the sweep's own")
 		case seen[req.Session]:
 			return fieldError("session", fmt.Sprintf("%q twice", req.Session), "another for each request")
 		case req.Tokenize != nil || req.Stop != nil || len(req.Replay) > 0:

@@ -15,7 +15,7 @@ type SweepReport struct {
 	SaturationConcurrency int           `json:"saturation_concurrency"` // from here on the average occupancy no longer rises
 
 	// CorruptionFree: in every setting all levels gave every session the same tokens. BitExact: the same
-	// logits too; nil where the engine does not audit.
+	// logits too; nil where the engine does not audit. Both hold where there was nothing to differ: see Unproven.
 	CorruptionFree   bool               `json:"corruption_free"`
 	BitExact         *bool              `json:"bit_exact"`
 	ReferenceOutputs map[string][]Token `json:"reference_outputs"` // by session, at the lowest level

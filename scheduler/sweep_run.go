@@ -79,10 +79,19 @@ func sweepBudget(facts Facts, requests []Request, level int) NodeBudget {
 	budget.ScratchBytesPerSession, budget.ScratchBudgetBytes = 1, int64(level)
 	budget.MaxActiveSessions, budget.MaxBatchSize = level, level
 	budget.MaxQueueDepth = len(requests) + 1
-	for _, req := range requests { // a prompt a tick, so that a crowd is a crowd before its first members are done
-		budget.MaxPrefillTokensPerTick = max(budget.MaxPrefillTokensPerTick, len(req.Prompt))
-	}
+	budget.MaxPrefillTokensPerTick = crowdingPrefill(requests, level)
 	return budget
+}
+
+// crowdingPrefill is how many prompt tokens a tick must take for a crowd to be one before its first members are half done:
+// a prompt, or more where many sessions have few tokens to generate.
+func crowdingPrefill(requests []Request, level int) int {
+	longest, total, shortest := 0, 0, MaxNewTokensLimit
+	for _, req := range requests {
+		longest, total = max(longest, len(req.Prompt)), total+len(req.Prompt)
+		shortest = min(shortest, req.MaxNewTokens)
+	}
+	return max(longest, total*level/len(requests)/max(1, shortest/2))
 }
 
 // firstTurns are the requests as the sweep runs them cold.

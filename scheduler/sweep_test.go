@@ -204,6 +204,7 @@ func TestSweepSaysWhatItCannotRun(t *testing.T) {
 		"unknown setting": {func(o *scheduler.SweepOptions) { o.Settings = []scheduler.Setting{"lukewarm"} }, nil, "lukewarm"},
 		"same session":    {func(o *scheduler.SweepOptions) { o.Requests[1].Session = "s0" }, nil, "session"},
 		"one token":       {func(o *scheduler.SweepOptions) { o.Requests[1].MaxNewTokens = 1 }, nil, "at least 2"},
+		"the neighbour":   {func(o *scheduler.SweepOptions) { o.Requests[0].Tenant = "sweep-neighbour" }, nil, "tenant"},
 		"a stop hook":     {func(o *scheduler.SweepOptions) { o.Requests[1].Stop = func(scheduler.Token) bool { return true } }, nil, "Prompt only"},
 		"refused":         {func(*scheduler.SweepOptions) {}, func(c *goengine.Config) { c.ContextTokens = 20 }, "rejected-context"},
 	} {
@@ -231,5 +232,65 @@ func TestSweepSaysWhatItCannotRun(t *testing.T) {
 	stop()
 	if _, err := scheduler.Sweep(ctx, factory(t, small(), nil), good); !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled: %v", err)
+	}
+}
+
+func TestSweepSaysWhenNothingCouldDiffer(t *testing.T) {
+	cold := []scheduler.Setting{scheduler.SettingCold}
+	long := func(n int) []scheduler.Request { // longer than two chunks of the engine
+		all := sweepRequests(n)
+		for i := range all {
+			all[i] = request(all[i].Session, i, 40, 12)
+		}
+		return all
+	}
+	for name, test := range map[string]struct {
+		opts   scheduler.SweepOptions
+		change func(*goengine.Config)
+		says   string
+	}{
+		"a proof":                {scheduler.SweepOptions{Requests: long(4), Levels: []int{1, 4}}, func(*goengine.Config) {}, ""},
+		"an exact proof":         {scheduler.SweepOptions{Requests: long(4), Levels: []int{1, 4}}, func(c *goengine.Config) { c.Exact = true }, ""},
+		"one level":              {scheduler.SweepOptions{Requests: long(4), Levels: []int{4}}, func(*goengine.Config) {}, "only one level"},
+		"fewer requests":         {scheduler.SweepOptions{Requests: long(2), Levels: []int{1, 4}, Settings: cold}, func(*goengine.Config) {}, "level 4 never had more than 2"},
+		"no whole chunk to keep": {scheduler.SweepOptions{Requests: long(4), Levels: []int{1, 4}}, func(c *goengine.Config) { c.Exact, c.PrefillChunk = true, 64 }, "hot: no KV was reused"},
+	} {
+		cfg := small()
+		test.change(&cfg)
+		report, err := scheduler.Sweep(t.Context(), factory(t, cfg, nil), test.opts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := report.Unproven(); !strings.Contains(got, test.says) || (got == "") != (test.says == "") {
+			t.Errorf("%s: unproven %q, want %q", name, got, test.says)
+		}
+	}
+}
+
+func TestSweepIsNoProofWhereSessionsLostTheirKVAtEveryLevel(t *testing.T) {
+	report, err := scheduler.Sweep(t.Context(), factory(t, small(), func(_ int, engine *goengine.Engine) {
+		engine.Inject(goengine.Fault{Kind: goengine.FaultMiss, Slot: goengine.AnySlot, After: 1})
+	}), scheduler.SweepOptions{Requests: sweepRequests(4), Levels: []int{1, 2}, Settings: []scheduler.Setting{scheduler.SettingCold}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if report.Unproven() == "" {
+		t.Errorf("results %+v pass for a proof", report.Results)
+	}
+}
+
+func TestSweepMakesACrowdOfShortTurns(t *testing.T) {
+	requests := sweepRequests(32)
+	for i := range requests {
+		requests[i].MaxNewTokens = 4
+	}
+	report, err := scheduler.Sweep(t.Context(), factory(t, small(), nil), scheduler.SweepOptions{
+		Requests: requests, Levels: []int{1, 16}, Settings: []scheduler.Setting{scheduler.SettingCold},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := report.Results[1].MaxBatchOccupancy; got != 16 {
+		t.Errorf("at level 16 no batch had more than %d sessions", got)
 	}
 }

@@ -125,6 +125,11 @@ func TestExitCodesSayWhatWentWrong(t *testing.T) {
 		{"token id outside the vocabulary", []string{"generate", "--tokens", "1,5279552648203111001"}, exitRejected, "tokens[1] is 5279552648203111001"},
 		{"prompt beyond the context", []string{"generate", long}, exitRejected, "rejected-context"},
 		{"text that no context holds", []string{"generate", long + long}, exitRejected, "text too long"},
+		{"a sweep of one level", []string{"sweep", "--levels", "4,4"}, exitUsage, "at least two"},
+		{"a sweep without a crowd", []string{"sweep", "--levels", "1,8", "--requests", "2"}, exitUsage, "--requests is 2"},
+		{"a sweep beyond memory", []string{"sweep", "--requests", "1000000000"}, exitUsage, "--requests is 1000000000"},
+		{"prompts beyond 64 bits", []string{"sweep", "--prompt-tokens", "9223372036854775807"}, exitUsage, "--prompt-tokens is 9223372036854775807"},
+		{"a sweep beyond the context", []string{"sweep", "--threads", "1", "--prompt-tokens", "3000"}, exitUsage, "the context has 2048"},
 		{"no such model", []string{"generate", "--model", t.TempDir() + "/none.gguf", "x"}, exitFailed, "no such file"},
 		{"not a model", []string{"generate", "--model", notGGUF, "x"}, exitFailed, "not a GGUF"},
 	} {
@@ -205,6 +210,26 @@ func TestAModelOnWhichLlamaCPPGivesUpIsOneErrorLine(t *testing.T) {
 	}
 	if text := string(output); !strings.HasPrefix(text, "llama.cpp gave up") || strings.Count(text, "\n") != 1 {
 		t.Errorf("output %q", text)
+	}
+}
+
+func TestAnExactSweepRestoresKVAndSaysWhenItCannot(t *testing.T) {
+	sweep := func(args ...string) (int, sweepDocument) {
+		t.Helper()
+		code, stdout, stderr := worker("", append([]string{"sweep", "--exact", "--json", "--threads", "1", "--levels", "1,2", "--max-tokens", "8"}, args...)...)
+		var doc sweepDocument
+		if err := json.Unmarshal([]byte(stdout), &doc); err != nil {
+			t.Fatalf("%v: %q %q", err, stdout, stderr)
+		}
+		return code, doc
+	}
+	code, doc := sweep()
+	if code != exitDone || !doc.Certified || doc.Settings[1].Results[0].CachedTokens == 0 {
+		t.Errorf("exit %d, certified %t, unproven %q, hot %+v", code, doc.Certified, doc.Unproven, doc.Settings[1].Results)
+	}
+	code, doc = sweep("--prefill-chunk", "256")
+	if code != exitFailed || doc.Certified || !strings.Contains(doc.Unproven, "no KV was reused") {
+		t.Errorf("with nothing to restore: exit %d, certified %t, unproven %q", code, doc.Certified, doc.Unproven)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 
 	"github.com/meshnet/node/llama"
@@ -26,7 +27,8 @@ type sweepCommand struct {
 func (sweepCommand) Help() string {
 	return `Runs the same requests at each level, with a fresh engine each time: cold, from restored KV, and beside a
 session that is cancelled midway. Exits 1 when a session's tokens depend on the crowd; with --exact also
-when a single bit of its logits does.
+when a single bit of its logits does; and when there was too little of a crowd to say so. With --exact the
+prefill chunk is half the longest prompt, at most 256, so that there are whole chunks to restore.
 
 Examples:
   worker sweep
@@ -74,14 +76,25 @@ func (c *sweepCommand) check() error {
 		}
 	}
 	switch {
-	case len(c.Levels) == 0:
-		return usageError("--levels is empty; give at least one")
-	case c.Requests < 0:
-		return usageError("--requests is %d; use at least 1", c.Requests)
-	case c.PromptTokens < 1:
-		return usageError("--prompt-tokens is %d; use at least 1", c.PromptTokens)
-	case c.MaxTokens < 2:
-		return usageError("--max-tokens is %d; use at least 2", c.MaxTokens)
+	case len(c.Levels) == 0 || slices.Min(c.Levels) == slices.Max(c.Levels):
+		return usageError("--levels is %v; give at least two, which can be compared", c.Levels)
+	case c.Requests != 0 && (c.Requests < slices.Max(c.Levels) || c.Requests > mostRequests):
+		return usageError("--requests is %d; use %d, the highest level, to %d", c.Requests, slices.Max(c.Levels), mostRequests)
+	case c.PromptTokens < 1 || c.PromptTokens > scheduler.MaxNewTokensLimit:
+		return usageError("--prompt-tokens is %d; use 1 to %d", c.PromptTokens, scheduler.MaxNewTokensLimit)
+	case c.MaxTokens < 2 || c.MaxTokens > scheduler.MaxNewTokensLimit:
+		return usageError("--max-tokens is %d; use 2 to %d", c.MaxTokens, scheduler.MaxNewTokensLimit)
+	}
+	return nil
+}
+
+// mostRequests bounds the memory that a sweep's prompts take.
+const mostRequests = 4096
+
+// checkLength refuses sessions longer than the context, before prompts are made for them.
+func (c *sweepCommand) checkLength(contextTokens int) error {
+	if need := c.PromptTokens + c.MaxTokens - 1; need > contextTokens {
+		return usageError("--prompt-tokens %d and --max-tokens %d take %d positions, the context has %d; use fewer", c.PromptTokens, c.MaxTokens, need, contextTokens)
 	}
 	return nil
 }
@@ -93,6 +106,12 @@ func (c *sweepCommand) factory(env *environment, model *llama.Model) (scheduler.
 	o.Audit = true
 	if o.ContextTokens == 0 {
 		o.ContextTokens = min(model.Facts().ContextTokens, max(c.PromptTokens+c.MaxTokens, 256))
+	}
+	if err := c.checkLength(o.ContextTokens); err != nil {
+		return nil, err
+	}
+	if o.Exact && o.PrefillChunk == 0 { // an exact engine reuses whole chunks only: prompts must be longer than one
+		o.PrefillChunk = min(llama.DefaultPrefillChunk, max(1, c.PromptTokens/2))
 	}
 	if o.Threads == 0 {
 		for _, level := range c.Levels {
@@ -148,7 +167,8 @@ type sweepDocument struct {
 	Model     string `json:"model"`
 	Exact     bool   `json:"exact"`
 	LlamaCPP  string `json:"llama_cpp"`
-	Certified bool   `json:"certified"` // what the exit code says
+	Certified bool   `json:"certified"`          // what the exit code says
+	Unproven  string `json:"unproven,omitempty"` // why equal tokens and bits prove nothing
 }
 
 // The two ways to fail a sweep.
@@ -159,11 +179,13 @@ var (
 )
 
 func (c *sweepCommand) print(env *environment, facts llama.ModelFacts, report *scheduler.SweepReport) error {
-	certified := report.CorruptionFree && (!c.Exact || report.BitExact != nil && *report.BitExact)
+	same := report.CorruptionFree && (!c.Exact || report.BitExact != nil && *report.BitExact)
+	unproven := report.Unproven()
+	certified := same && unproven == ""
 	var err error
 	if c.JSON {
 		err = json.NewEncoder(env.stdout).Encode(sweepDocument{
-			SweepReport: report, Model: facts.Name, Exact: c.Exact, LlamaCPP: llama.Version(), Certified: certified,
+			SweepReport: report, Model: facts.Name, Exact: c.Exact, LlamaCPP: llama.Version(), Certified: certified, Unproven: unproven,
 		})
 	} else {
 		err = printSweep(env.stdout, facts, c.Exact, report)
@@ -173,6 +195,8 @@ func (c *sweepCommand) print(env *environment, facts llama.ModelFacts, report *s
 		return err
 	case !report.CorruptionFree:
 		return errCorrupt
+	case same:
+		return fmt.Errorf("no difference, but no proof either: %s", unproven)
 	default:
 		return errNotExact
 	}
