@@ -13,3 +13,5 @@
 //
 // The package knows no network: it imports neither NATS nor anything else of this module.
 package schemas
+
+//go:generate go run ./internal/docgen . ../docs/schemas
