@@ -80,11 +80,13 @@ type Decision struct {
 	Outcome Outcome       // of Finish
 	Delay   time.Duration // of Wait
 
-	// Duplicate says that the request is a copy with another payload, which changes nothing. Count it.
+	// Duplicate says that the request is a copy with another payload: it is never run, and changes
+	// neither outcome nor bytes. Count it.
 	Duplicate bool
 
-	// EndLocal says that the live session here has lost the turn: end it silently, without an ack.
-	EndLocal bool
+	// BeatNow says that the live session here seems to have lost the turn: let its lease beat at once,
+	// so that it finds out. It is not ended here, because its own swap may be what was read.
+	BeatNow bool
 
 	read Record // what the decision is about; Reject ends this one
 }
@@ -101,7 +103,7 @@ func Arrive(rec Record, msg Message, self Self, now time.Time) Decision {
 	}
 	d := Decision{
 		Duplicate: rec.State != Absent && !rec.pays(msg.PayloadHash),
-		EndLocal:  self.Held != nil && self.Held.State == Running && !rec.ownedAs(*self.Held),
+		BeatNow:   self.Held != nil && self.Held.State == Running && !rec.ownedAs(*self.Held),
 	}
 	switch rec.State {
 	case Absent:
@@ -140,15 +142,13 @@ func (d Decision) claim(rec Record, msg Message, self Self, now time.Time) Decis
 func (d Decision) running(rec Record, msg Message, self Self, now time.Time) Decision {
 	mine := self.Held != nil && rec.ownedAs(*self.Held)
 	switch {
-	case d.Duplicate:
-		// Not even at the deadline: the request that was claimed is still there, and its own copies end it.
-		return d.wait(msg)
-	case mine && veryMessage(rec, msg):
+	case mine && veryMessage(rec, msg) && !d.Duplicate && !rec.HandedOver:
 		return d.adopt(rec, msg)
 	case mine:
-		// A live session ends itself, also at its deadline.
+		// A live session ends itself, also at its deadline; one that hands over wants no new delivery.
 		return d.wait(msg)
 	case !now.Before(rec.Deadline):
+		// Whatever the copy: the claimed request may have left the stream by age or by an operator's hand.
 		return d.finish(rec, Outcome{Reason: ReasonFailed, Cause: CauseDeadline})
 	case !MayTakeOver(rec, msg, self):
 		return d.wait(msg)

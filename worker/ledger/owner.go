@@ -30,7 +30,9 @@ func (v Verdict) String() string {
 }
 
 // Beat judges the record that a live session read with its lease's beat, against the one that it held
-// so far. After any verdict but Reread and Abandon the read record is the held one.
+// so far. After any verdict but Reread and Abandon the read record is the held one. While a swap of [End]
+// or [HandOver] is outstanding, leases go on but [AfterConflict] alone judges what is read: the record
+// may have become done by the session's own hand.
 func Beat(read, held Record, now time.Time) Verdict {
 	switch {
 	case read.Rev < held.Rev:
