@@ -33,6 +33,24 @@ func next(t *testing.T, sub *nats.Subscription) *nats.Msg {
 	return msg
 }
 
+// hears has one connection hear on a subject what another publishes.
+func hears(t *testing.T, listener, speaker *nats.Conn, subject string) {
+	t.Helper()
+	sub, err := listener.SubscribeSync(subject)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := listener.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	if err := speaker.Publish(subject, []byte("hello")); err != nil {
+		t.Fatal(err)
+	}
+	if got := next(t, sub); string(got.Data) != "hello" {
+		t.Errorf("on %s comes %q, want hello", subject, got.Data)
+	}
+}
+
 // publish publishes in a stream and has it acknowledged.
 func (m *mesh) publish(js jetstream.JetStream, subject, text string, options ...jetstream.PublishOpt) {
 	m.t.Helper()
@@ -44,7 +62,7 @@ func (m *mesh) publish(js jetstream.JetStream, subject, text string, options ...
 // fetch takes one request from a worker's consumer.
 func (m *mesh) fetch(js jetstream.JetStream, name, filter string) jetstream.Msg {
 	m.t.Helper()
-	consumer, err := js.CreateOrUpdateConsumer(m.ctx(), m.p.RequestStream(), jetstream.ConsumerConfig{
+	consumer, err := js.CreateOrUpdateConsumer(m.ctx(), p.RequestStream(), jetstream.ConsumerConfig{
 		Durable: name, FilterSubject: filter, AckPolicy: jetstream.AckExplicitPolicy, AckWait: 30 * time.Second,
 	})
 	if err != nil {
@@ -68,14 +86,14 @@ func TestATurnNeedsNoMoreThanThePermissionsGive(t *testing.T) {
 	client, node := m.connect(acme), m.connect(worker)
 	clientJS, nodeJS := m.jetStream(client), m.jetStream(node)
 
-	events, err := client.SubscribeSync(m.p.Tokens(turn))
+	events, err := client.SubscribeSync(p.Tokens(turn))
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.publish(clientJS, m.p.Request(model, schemas.AnyLane, turn.Tenant), "request", jetstream.WithMsgID("acme/s1/1/x"))
+	m.publish(clientJS, p.Request(model, schemas.AnyLane, turn.Tenant), "request", jetstream.WithMsgID("acme/s1/1/x"))
 
-	// The worker claims, moves to its own lane, keeps the lease and pokes.
-	ledger, err := nodeJS.KeyValue(m.ctx(), m.p.TurnBucket())
+	// The worker claims, moves the request to its own lane, and keeps the lease.
+	ledger, err := nodeJS.KeyValue(m.ctx(), p.TurnBucket())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,31 +101,19 @@ func TestATurnNeedsNoMoreThanThePermissionsGive(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	first := m.fetch(nodeJS, schemas.SharedConsumer(model), m.p.Shared(model))
-	m.publish(nodeJS, m.p.Request(model, schemas.NodeLane(node1), turn.Tenant), "request")
+	first := m.fetch(nodeJS, schemas.SharedConsumer(model), p.Shared(model))
+	m.publish(nodeJS, p.Request(model, schemas.NodeLane(node1), turn.Tenant), "request")
 	if err := first.DoubleAck(m.ctx()); err != nil {
 		t.Fatalf("DoubleAck: %v", err)
 	}
-	msg := m.fetch(nodeJS, schemas.OwnConsumer(node1), m.p.Own(node1))
+	msg := m.fetch(nodeJS, schemas.OwnConsumer(node1), p.Own(node1))
 	if err := msg.InProgress(); err != nil {
 		t.Fatalf("InProgress: %v", err)
 	}
-	control, err := node.SubscribeSync(m.p.Control(turn))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := node.Flush(); err != nil {
-		t.Fatal(err)
-	}
-	if err := client.Publish(m.p.Control(turn), []byte("heartbeat")); err != nil {
-		t.Fatal(err)
-	}
-	if got := next(t, control); string(got.Data) != "heartbeat" {
-		t.Errorf("the worker hears %q, want heartbeat", got.Data)
-	}
+	hears(t, node, client, p.Control(turn))
 
 	// It streams, and ends the turn.
-	if err := node.Publish(m.p.Tokens(turn), []byte("token")); err != nil {
+	if err := node.Publish(p.Tokens(turn), []byte("token")); err != nil {
 		t.Fatal(err)
 	}
 	if revision, err = ledger.Update(m.ctx(), turn.Key(), []byte("done"), revision); err != nil {
@@ -116,8 +122,8 @@ func TestATurnNeedsNoMoreThanThePermissionsGive(t *testing.T) {
 	if entry, err := ledger.Get(m.ctx(), turn.Key()); err != nil || entry.Revision() != revision {
 		t.Fatalf("the ledger reads %v, %v; want revision %d", entry, err, revision)
 	}
-	m.publish(nodeJS, m.p.Tokens(turn), "final")
-	m.publish(nodeJS, m.p.Work(turn, node1), "work", jetstream.WithExpectLastSequencePerSubject(0))
+	m.publish(nodeJS, p.Tokens(turn), "final")
+	m.publish(nodeJS, p.Work(turn, node1), "work", jetstream.WithExpectLastSequencePerSubject(0))
 	if err := msg.DoubleAck(m.ctx()); err != nil {
 		t.Fatalf("DoubleAck: %v", err)
 	}
@@ -135,12 +141,12 @@ func TestATenantFillsGapsFromItsOwnEvents(t *testing.T) {
 	own, others := id(acme, "s1", 1), id(globex, "s1", 1)
 	nodeJS := m.jetStream(m.connect(worker))
 	for i := range 3 {
-		m.publish(nodeJS, m.p.Tokens(others), fmt.Sprint("secret", i))
-		m.publish(nodeJS, m.p.Tokens(own), fmt.Sprint("token", i))
+		m.publish(nodeJS, p.Tokens(others), fmt.Sprint("secret", i))
+		m.publish(nodeJS, p.Tokens(own), fmt.Sprint("token", i))
 	}
 	client := m.connect(acme)
 	js := m.jetStream(client)
-	consumer, err := js.OrderedConsumer(m.ctx(), m.p.EventStream(), jetstream.OrderedConsumerConfig{FilterSubjects: []string{m.p.Tokens(own)}})
+	consumer, err := js.OrderedConsumer(m.ctx(), p.EventStream(), jetstream.OrderedConsumerConfig{FilterSubjects: []string{p.Tokens(own)}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -155,7 +161,7 @@ func TestATenantFillsGapsFromItsOwnEvents(t *testing.T) {
 	if want := "token0 token1 token2"; strings.Join(got, " ") != want {
 		t.Errorf("the gap is filled with %q, want %q", got, want)
 	}
-	last, err := client.Request("$JS.API.DIRECT.GET."+m.p.EventStream()+"."+m.p.Tokens(own), nil, 5*time.Second)
+	last, err := client.Request("$JS.API.DIRECT.GET."+p.EventStream()+"."+p.Tokens(own), nil, 5*time.Second)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -167,7 +173,7 @@ func TestATenantFillsGapsFromItsOwnEvents(t *testing.T) {
 
 func TestLateJoinersSeeTheLiveNodes(t *testing.T) {
 	m := startMesh(t)
-	nodes, err := m.jetStream(m.connect(worker)).KeyValue(m.ctx(), m.p.NodeBucket())
+	nodes, err := m.jetStream(m.connect(worker)).KeyValue(m.ctx(), p.NodeBucket())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -177,7 +183,7 @@ func TestLateJoinersSeeTheLiveNodes(t *testing.T) {
 	for _, user := range []string{acme, worker, operator} {
 		t.Run(user, func(t *testing.T) {
 			conn := m.connect(user)
-			bucket, err := m.jetStream(conn).KeyValue(m.ctx(), m.p.NodeBucket())
+			bucket, err := m.jetStream(conn).KeyValue(m.ctx(), p.NodeBucket())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -213,7 +219,7 @@ func TestAsksAreAnsweredInTheTenantsOwnInbox(t *testing.T) {
 		}
 	}()
 	answer := micro.HandlerFunc(func(r micro.Request) { _ = r.Respond([]byte("answer")) })
-	turns, drain := m.p.Turns(), m.p.Node(node1, schemas.VerbDrain)
+	turns, drain := p.Turns(), p.Node(node1, schemas.VerbDrain)
 	for name, subject := range map[string]string{"turn": turns, "drain": drain} {
 		if err := service.AddEndpoint(name, answer, micro.WithEndpointSubject(subject)); err != nil {
 			t.Fatal(err)
@@ -223,9 +229,9 @@ func TestAsksAreAnsweredInTheTenantsOwnInbox(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, c := range []struct{ user, subject string }{
-		{acme, m.p.Turn(id(acme, "s", 0).Tenant)},
-		{globex, m.p.Turn(id(globex, "s", 0).Tenant)},
-		{operator, m.p.Turn(id(acme, "s", 0).Tenant)},
+		{acme, p.Turn(id(acme, "s", 0).Tenant)},
+		{globex, p.Turn(id(globex, "s", 0).Tenant)},
+		{operator, p.Turn(id(acme, "s", 0).Tenant)},
 		{operator, drain},
 		{operator, "$SRV.PING.mesh"},
 	} {
@@ -245,10 +251,10 @@ func TestAsksAreAnsweredInTheTenantsOwnInbox(t *testing.T) {
 
 func TestAnOperatorRunsTheStores(t *testing.T) {
 	m := startMesh(t)
-	m.publish(m.jetStream(m.connect(worker)), m.p.Work(id(acme, "s", 1), node1), "work")
+	m.publish(m.jetStream(m.connect(worker)), p.Work(id(acme, "s", 1), node1), "work")
 	conn := m.connect(operator)
 	js := m.jetStream(conn)
-	accounting, err := js.CreateOrUpdateConsumer(m.ctx(), m.p.WorkStream(), jetstream.ConsumerConfig{Durable: "accounting", AckPolicy: jetstream.AckExplicitPolicy})
+	accounting, err := js.CreateOrUpdateConsumer(m.ctx(), p.WorkStream(), jetstream.ConsumerConfig{Durable: "accounting", AckPolicy: jetstream.AckExplicitPolicy})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -259,7 +265,7 @@ func TestAnOperatorRunsTheStores(t *testing.T) {
 	if err := msg.DoubleAck(m.ctx()); err != nil {
 		t.Errorf("acking a work record: %v", err)
 	}
-	if err := js.DeleteStream(m.ctx(), m.p.EventStream()); err != nil {
+	if err := js.DeleteStream(m.ctx(), p.EventStream()); err != nil {
 		t.Errorf("deleting a stream: %v", err)
 	}
 	undenied(t, operator, conn)
@@ -268,7 +274,7 @@ func TestAnOperatorRunsTheStores(t *testing.T) {
 // TestATenantCannotWidenItsConsumer asks for another filter in the request than in its subject.
 func TestATenantCannotWidenItsConsumer(t *testing.T) {
 	m := startMesh(t)
-	own, others := m.p.Tokens(id(acme, "s", 1)), m.p.Tokens(id(globex, "s", 1))
+	own, others := p.Tokens(id(acme, "s", 1)), p.Tokens(id(globex, "s", 1))
 	conn := m.connect(acme)
 	for name, c := range map[string]struct{ filter, config string }{
 		"another filter":        {own, fmt.Sprintf(`"filter_subject":%q`, others)},
@@ -300,7 +306,7 @@ func TestAReplyCannotBeAnAPIRequest(t *testing.T) {
 	for _, reply := range []string{"$JS.API.STREAM.DELETE.MESH_REQ", "$JS.ACK.MESH_REQ.req-story.1.1.1.1.0"} {
 		t.Run(reply, func(t *testing.T) {
 			conn := m.connect(acme)
-			if err := conn.PublishRequest(m.p.Request(model, schemas.AnyLane, id(acme, "s", 0).Tenant), reply, nil); err != nil {
+			if err := conn.PublishRequest(p.Request(model, schemas.AnyLane, id(acme, "s", 0).Tenant), reply, nil); err != nil {
 				t.Fatal(err)
 			}
 			_ = conn.FlushTimeout(10 * time.Second)
@@ -311,7 +317,7 @@ func TestAReplyCannotBeAnAPIRequest(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	if _, err := m.jetStream(m.connect(worker)).Stream(ctx, m.p.RequestStream()); errors.Is(err, jetstream.ErrStreamNotFound) {
+	if _, err := m.jetStream(m.connect(worker)).Stream(ctx, p.RequestStream()); errors.Is(err, jetstream.ErrStreamNotFound) {
 		t.Error("the stream of requests is gone")
 	}
 }

@@ -37,7 +37,6 @@ const (
 type mesh struct {
 	t   *testing.T
 	url string
-	p   schemas.Prefix
 }
 
 func startMesh(t *testing.T) *mesh {
@@ -86,17 +85,17 @@ func (m *mesh) ctx() context.Context {
 func (m *mesh) provision(js jetstream.JetStream) {
 	m.t.Helper()
 	for _, config := range []jetstream.StreamConfig{
-		{Name: m.p.RequestStream(), Subjects: []string{m.p.Requests()}, Retention: jetstream.WorkQueuePolicy},
-		{Name: m.p.EventStream(), Subjects: []string{m.p.Events()}, Storage: jetstream.MemoryStorage, AllowDirect: true},
-		{Name: m.p.WorkStream(), Subjects: []string{m.p.WorkRecords()}},
+		{Name: p.RequestStream(), Subjects: []string{p.Requests()}, Retention: jetstream.WorkQueuePolicy},
+		{Name: p.EventStream(), Subjects: []string{p.Events()}, Storage: jetstream.MemoryStorage, AllowDirect: true},
+		{Name: p.WorkStream(), Subjects: []string{p.WorkRecords()}},
 	} {
 		if _, err := js.CreateStream(m.ctx(), config); err != nil {
 			m.t.Fatalf("a worker makes %s: %v", config.Name, err)
 		}
 	}
 	for _, config := range []jetstream.KeyValueConfig{
-		{Bucket: m.p.TurnBucket(), TTL: 24 * time.Hour},
-		{Bucket: m.p.NodeBucket(), TTL: 15 * time.Second, Storage: jetstream.MemoryStorage},
+		{Bucket: p.TurnBucket(), TTL: 24 * time.Hour},
+		{Bucket: p.NodeBucket(), TTL: 15 * time.Second, Storage: jetstream.MemoryStorage},
 	} {
 		if _, err := js.CreateKeyValue(m.ctx(), config); err != nil {
 			m.t.Fatalf("a worker makes %s: %v", config.Bucket, err)
@@ -134,77 +133,85 @@ type claim struct {
 	may     bool
 }
 
+// The turns and stores that are tried.
+var (
+	p           schemas.Prefix // the default one, which the permission sets are written for
+	own, others = id(acme, "s1", 7), id(globex, "s1", 7)
+)
+
+// shared is where a tenant's requests wait for any worker.
+func shared(tenant string) string {
+	return p.Request(model, schemas.AnyLane, id(tenant, "s", 0).Tenant)
+}
+
+var publishing = []claim{
+	{"a tenant submits its own request", acme, shared(acme), true},
+	{"a tenant submits to the node that keeps its session", acme, p.Request(model, schemas.NodeLane(node1), own.Tenant), true},
+	{"a tenant submits no other tenant's request", acme, shared(globex), false},
+	{"a tenant sends heartbeats of its own turn", acme, p.Control(own), true},
+	{"a tenant sends none of another's", acme, p.Control(others), false},
+	{"a tenant asks about its own turns", acme, p.Turn(own.Tenant), true},
+	{"a tenant asks about and cancels no other's", acme, p.Turn(others.Tenant), false},
+	{"a tenant forges no event of its own", acme, p.Tokens(own), false},
+	{"a tenant forges no event of another's", acme, p.Tokens(others), false},
+	{"a tenant forges no work record", acme, p.Work(own, node1), false},
+	{"a tenant forges no advertisement", acme, p.Capability(node1), false},
+	{"a tenant forges no liveness", acme, "$KV.MESH_NODES.n1", false},
+	{"a tenant writes nothing into the ledger", acme, "$KV.MESH_TURNS." + own.Key(), false},
+	{"a tenant reads nothing of the ledger", acme, "$JS.API.DIRECT.GET.KV_MESH_TURNS.$KV.MESH_TURNS." + others.Key(), false},
+	{"a tenant drains no node", acme, p.Node(node1, schemas.VerbDrain), false},
+	{"a tenant asks no node for its sessions", acme, p.Node(node1, schemas.VerbSessions), false},
+	{"a tenant fetches no request", acme, "$JS.API.CONSUMER.MSG.NEXT.MESH_REQ." + schemas.SharedConsumer(model), false},
+	{"a tenant makes no consumer of requests", acme, "$JS.API.CONSUMER.CREATE.MESH_REQ.x." + shared(acme), false},
+	{"a tenant acks no request", acme, "$JS.ACK.MESH_REQ.req-story.1.1.1.1.0", false},
+	{"a tenant reads no event by its sequence", acme, "$JS.API.DIRECT.GET.MESH_TOK", false},
+	{"a tenant reads no event by its sequence from the leader", acme, "$JS.API.STREAM.MSG.GET.MESH_TOK", false},
+	{"a tenant reads the last event of its own turn", acme, "$JS.API.DIRECT.GET.MESH_TOK." + p.Tokens(own), true},
+	{"a tenant reads no last event of another's", acme, "$JS.API.DIRECT.GET.MESH_TOK." + p.Tokens(others), false},
+	{"a tenant makes a consumer of its own events", acme, "$JS.API.CONSUMER.CREATE.MESH_TOK.x." + p.Tokens(own), true},
+	{"a tenant makes no consumer of another's events", acme, "$JS.API.CONSUMER.CREATE.MESH_TOK.x." + p.Tokens(others), false},
+	{"a tenant makes no consumer of all events", acme, "$JS.API.CONSUMER.CREATE.MESH_TOK.x", false},
+	{"a tenant makes no consumer the old way", acme, "$JS.API.CONSUMER.DURABLE.CREATE.MESH_TOK.x", false},
+	{"a tenant makes no nameless consumer", acme, "$JS.API.CONSUMER.CREATE.MESH_TOK", false},
+	{"a tenant lists no consumers", acme, "$JS.API.CONSUMER.NAMES.MESH_TOK", false},
+	{"a tenant learns no subjects of the events", acme, "$JS.API.STREAM.INFO.MESH_TOK", false},
+	{"a tenant deletes no stream", acme, "$JS.API.STREAM.DELETE.MESH_TOK", false},
+	{"a tenant purges no stream", acme, "$JS.API.STREAM.PURGE.MESH_REQ", false},
+	{"a tenant makes no stream", acme, "$JS.API.STREAM.CREATE.OTHER", false},
+	{"a tenant answers nobody", acme, "_INBOX_globex.x", false},
+
+	{"a worker moves any tenant's request", worker, shared(globex), true},
+	{"a worker publishes events", worker, p.Tokens(own), true},
+	{"a worker publishes work records", worker, p.Work(own, node1), true},
+	{"a worker advertises", worker, p.Capability(node1), true},
+	{"a worker pokes", worker, p.Control(own), true},
+	{"a worker fetches requests", worker, "$JS.API.CONSUMER.MSG.NEXT.MESH_REQ.x", true},
+	{"a worker deletes the consumer of a node that is gone", worker, "$JS.API.CONSUMER.DELETE.MESH_REQ." + schemas.OwnConsumer(node1), true},
+	{"a worker drains no other node", worker, p.Node(node1, schemas.VerbDrain), false},
+	{"a worker cancels in nobody's name", worker, p.Turn(own.Tenant), false},
+	{"a worker changes no stream", worker, "$JS.API.STREAM.UPDATE.MESH_REQ", false},
+	{"a worker deletes no stream", worker, "$JS.API.STREAM.DELETE.MESH_REQ", false},
+	{"a worker purges no stream", worker, "$JS.API.STREAM.PURGE.MESH_TOK", false},
+	{"a worker deletes no message", worker, "$JS.API.STREAM.MSG.DELETE.MESH_WORK", false},
+	{"a worker makes no store of another kind", worker, "$JS.API.STREAM.CREATE.OTHER", false},
+	{"a worker deletes no work record's consumer", worker, "$JS.API.CONSUMER.DELETE.MESH_WORK.accounting", false},
+	{"a worker acks for no accounting", worker, "$JS.ACK.MESH_WORK.accounting.1.1.1.1.0", false},
+	{"a worker answers only who asked", worker, "_INBOX_acme.x", false},
+	{"a worker publishes nothing else", worker, "anything", false},
+
+	{"an operator drains a node", operator, p.Node(node1, schemas.VerbDrain), true},
+	{"an operator cancels any tenant's turn", operator, p.Turn(own.Tenant), true},
+	{"an operator acks work records", operator, "$JS.ACK.MESH_WORK.accounting.1.1.1.1.0", true},
+	{"an operator acks no request", operator, "$JS.ACK.MESH_REQ.req-story.1.1.1.1.0", false},
+	{"an operator submits in no tenant's name", operator, shared(acme), false},
+	{"an operator forges no event", operator, p.Tokens(own), false},
+	{"an operator forges no work record", operator, p.Work(own, node1), false},
+	{"an operator writes nothing into the ledger", operator, "$KV.MESH_TURNS." + own.Key(), false},
+}
+
 func TestPublishPermissions(t *testing.T) {
 	m := startMesh(t)
-	var p schemas.Prefix
-	own, others := id(acme, "s1", 7), id(globex, "s1", 7)
-	shared := func(tenant string) string {
-		return p.Request(model, schemas.AnyLane, id(tenant, "s", 0).Tenant)
-	}
-	for _, c := range []claim{
-		{"a tenant submits its own request", acme, shared(acme), true},
-		{"a tenant submits to the node that keeps its session", acme, p.Request(model, schemas.NodeLane(node1), own.Tenant), true},
-		{"a tenant submits no other tenant's request", acme, shared(globex), false},
-		{"a tenant sends heartbeats of its own turn", acme, p.Control(own), true},
-		{"a tenant sends none of another's", acme, p.Control(others), false},
-		{"a tenant asks about its own turns", acme, p.Turn(own.Tenant), true},
-		{"a tenant asks about and cancels no other's", acme, p.Turn(others.Tenant), false},
-		{"a tenant forges no event of its own", acme, p.Tokens(own), false},
-		{"a tenant forges no event of another's", acme, p.Tokens(others), false},
-		{"a tenant forges no work record", acme, p.Work(own, node1), false},
-		{"a tenant forges no advertisement", acme, p.Capability(node1), false},
-		{"a tenant forges no liveness", acme, "$KV.MESH_NODES.n1", false},
-		{"a tenant writes nothing into the ledger", acme, "$KV.MESH_TURNS." + own.Key(), false},
-		{"a tenant reads nothing of the ledger", acme, "$JS.API.DIRECT.GET.KV_MESH_TURNS.$KV.MESH_TURNS." + others.Key(), false},
-		{"a tenant drains no node", acme, p.Node(node1, schemas.VerbDrain), false},
-		{"a tenant asks no node for its sessions", acme, p.Node(node1, schemas.VerbSessions), false},
-		{"a tenant fetches no request", acme, "$JS.API.CONSUMER.MSG.NEXT.MESH_REQ." + schemas.SharedConsumer(model), false},
-		{"a tenant makes no consumer of requests", acme, "$JS.API.CONSUMER.CREATE.MESH_REQ.x." + shared(acme), false},
-		{"a tenant acks no request", acme, "$JS.ACK.MESH_REQ.req-story.1.1.1.1.0", false},
-		{"a tenant reads no event by its sequence", acme, "$JS.API.DIRECT.GET.MESH_TOK", false},
-		{"a tenant reads no event by its sequence from the leader", acme, "$JS.API.STREAM.MSG.GET.MESH_TOK", false},
-		{"a tenant reads the last event of its own turn", acme, "$JS.API.DIRECT.GET.MESH_TOK." + p.Tokens(own), true},
-		{"a tenant reads no last event of another's", acme, "$JS.API.DIRECT.GET.MESH_TOK." + p.Tokens(others), false},
-		{"a tenant makes a consumer of its own events", acme, "$JS.API.CONSUMER.CREATE.MESH_TOK.x." + p.Tokens(own), true},
-		{"a tenant makes no consumer of another's events", acme, "$JS.API.CONSUMER.CREATE.MESH_TOK.x." + p.Tokens(others), false},
-		{"a tenant makes no consumer of all events", acme, "$JS.API.CONSUMER.CREATE.MESH_TOK.x", false},
-		{"a tenant makes no consumer the old way", acme, "$JS.API.CONSUMER.DURABLE.CREATE.MESH_TOK.x", false},
-		{"a tenant makes no nameless consumer", acme, "$JS.API.CONSUMER.CREATE.MESH_TOK", false},
-		{"a tenant lists no consumers", acme, "$JS.API.CONSUMER.NAMES.MESH_TOK", false},
-		{"a tenant learns no subjects of the events", acme, "$JS.API.STREAM.INFO.MESH_TOK", false},
-		{"a tenant deletes no stream", acme, "$JS.API.STREAM.DELETE.MESH_TOK", false},
-		{"a tenant purges no stream", acme, "$JS.API.STREAM.PURGE.MESH_REQ", false},
-		{"a tenant makes no stream", acme, "$JS.API.STREAM.CREATE.OTHER", false},
-		{"a tenant answers nobody", acme, "_INBOX_globex.x", false},
-
-		{"a worker moves any tenant's request", worker, shared(globex), true},
-		{"a worker publishes events", worker, p.Tokens(own), true},
-		{"a worker publishes work records", worker, p.Work(own, node1), true},
-		{"a worker advertises", worker, p.Capability(node1), true},
-		{"a worker pokes", worker, p.Control(own), true},
-		{"a worker fetches requests", worker, "$JS.API.CONSUMER.MSG.NEXT.MESH_REQ.x", true},
-		{"a worker deletes the consumer of a node that is gone", worker, "$JS.API.CONSUMER.DELETE.MESH_REQ." + schemas.OwnConsumer(node1), true},
-		{"a worker drains no other node", worker, p.Node(node1, schemas.VerbDrain), false},
-		{"a worker cancels in nobody's name", worker, p.Turn(own.Tenant), false},
-		{"a worker changes no stream", worker, "$JS.API.STREAM.UPDATE.MESH_REQ", false},
-		{"a worker deletes no stream", worker, "$JS.API.STREAM.DELETE.MESH_REQ", false},
-		{"a worker purges no stream", worker, "$JS.API.STREAM.PURGE.MESH_TOK", false},
-		{"a worker deletes no message", worker, "$JS.API.STREAM.MSG.DELETE.MESH_WORK", false},
-		{"a worker makes no store of another kind", worker, "$JS.API.STREAM.CREATE.OTHER", false},
-		{"a worker deletes no work record's consumer", worker, "$JS.API.CONSUMER.DELETE.MESH_WORK.accounting", false},
-		{"a worker acks for no accounting", worker, "$JS.ACK.MESH_WORK.accounting.1.1.1.1.0", false},
-		{"a worker answers only who asked", worker, "_INBOX_acme.x", false},
-		{"a worker publishes nothing else", worker, "anything", false},
-
-		{"an operator drains a node", operator, p.Node(node1, schemas.VerbDrain), true},
-		{"an operator cancels any tenant's turn", operator, p.Turn(own.Tenant), true},
-		{"an operator acks work records", operator, "$JS.ACK.MESH_WORK.accounting.1.1.1.1.0", true},
-		{"an operator acks no request", operator, "$JS.ACK.MESH_REQ.req-story.1.1.1.1.0", false},
-		{"an operator submits in no tenant's name", operator, shared(acme), false},
-		{"an operator forges no event", operator, p.Tokens(own), false},
-		{"an operator forges no work record", operator, p.Work(own, node1), false},
-		{"an operator writes nothing into the ledger", operator, "$KV.MESH_TURNS." + own.Key(), false},
-	} {
+	for _, c := range publishing {
 		t.Run(c.name, func(t *testing.T) {
 			conn := m.connect(c.user)
 			if err := conn.Publish(c.subject, nil); err != nil {
@@ -219,8 +226,6 @@ func TestPublishPermissions(t *testing.T) {
 
 func TestSubscribePermissions(t *testing.T) {
 	m := startMesh(t)
-	var p schemas.Prefix
-	own, others := id(acme, "s1", 7), id(globex, "s1", 7)
 	for _, c := range []claim{
 		{"a tenant reads the events of its own turn", acme, p.Tokens(own), true},
 		{"a tenant reads no other's", acme, p.Tokens(others), false},
