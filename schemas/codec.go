@@ -85,8 +85,12 @@ func guarded(name string, data []byte, limit int) error {
 	if root, _ := readHead(data, 0); root.kind != headMap {
 		return &DecodeError{name, RejectBadType, fieldError("message", root.kind, "%s", shapeObject)}
 	}
-	if v, _, found := lookup(data, "v"); found && v.kind == headUint && v.n != ProtocolVersion {
+	v, found := lookup(data, "v")
+	switch {
+	case found && v.kind == headUint && v.n != ProtocolVersion:
 		return &DecodeError{name, RejectVersion, &VersionError{Got: v.n, Want: ProtocolVersion}}
+	case found && v.kind == headNegative:
+		return &DecodeError{name, RejectInvalid, fieldError("v", int64(v.n), "%d", ProtocolVersion)}
 	}
 	return nil
 }
@@ -126,7 +130,7 @@ func DecodeEvent(data []byte) (Event, error) {
 	if err := guarded(name, data, MaxEventBytes); err != nil {
 		return nil, err
 	}
-	h, _, found := lookup(data, "kind")
+	h, found := lookup(data, "kind")
 	switch {
 	case !found:
 		return nil, &DecodeError{name, RejectInvalid, checkWord("kind", EventKind(""), EventKinds())}

@@ -137,6 +137,20 @@ func TestNewerVersionIsRefusedClearly(t *testing.T) {
 	}
 }
 
+func TestVersionThatNeverWasIsRefused(t *testing.T) {
+	for _, v := range []any{-1, 0, 1.0, nil, "1", uint64(math.MaxUint64)} {
+		m := asMap(t, mustEncode(schemas.Encode(textRequest())))
+		m["v"] = v
+		if r, err := schemas.Decode[schemas.Request](pack(t, m)); err == nil {
+			t.Errorf("v %v is decoded as %d", v, r.V)
+		}
+	}
+	m := asMap(t, mustEncode(schemas.Encode(textRequest())))
+	delete(m, "v")
+	_, err := schemas.Decode[schemas.Request](pack(t, m))
+	wantField(t, "no version", err, "v")
+}
+
 func TestUnknownFieldsAreIgnored(t *testing.T) {
 	for name, c := range codecs() {
 		m := asMap(t, c.samples[0])

@@ -78,12 +78,6 @@ func TestRangesOfTheDocumentsAreThoseOfTheValidation(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	type property struct {
-		Type             string   `json:"type"`
-		Minimum          *float64 `json:"minimum"`
-		Maximum          *float64 `json:"maximum"`
-		ExclusiveMinimum *float64 `json:"exclusiveMinimum"`
-	}
 	var doc struct {
 		Properties  map[string]property `json:"properties"`
 		Definitions map[string]struct {
@@ -93,49 +87,61 @@ func TestRangesOfTheDocumentsAreThoseOfTheValidation(t *testing.T) {
 	if err := json.Unmarshal(text, &doc); err != nil {
 		t.Fatal(err)
 	}
-	try := func(name, field string, value float64, isInteger, want bool, put func(m map[string]any, v any)) {
+	checked := 0
+	for name, p := range doc.Properties {
+		checked += p.check(t, name, func(m map[string]any, v any) { m[name] = v })
+	}
+	for name, p := range doc.Definitions["Sampling"].Properties {
+		checked += p.check(t, "sampling."+name, func(m map[string]any, v any) { m["sampling"] = map[string]any{name: v} })
+	}
+	if checked < 20 {
+		t.Errorf("%d limits were found, want at least 20", checked)
+	}
+}
+
+// property is a field of a document, with its range.
+type property struct {
+	Type             string   `json:"type"`
+	Minimum          *float64 `json:"minimum"`
+	Maximum          *float64 `json:"maximum"`
+	ExclusiveMinimum *float64 `json:"exclusiveMinimum"`
+}
+
+// check tries both sides of each limit, and returns how many limits there are.
+func (p property) check(t *testing.T, field string, put func(m map[string]any, v any)) (limits int) {
+	t.Helper()
+	step := 1e-9
+	if p.Type == "integer" {
+		step = 1
+	}
+	try := func(value float64, want bool) {
+		t.Helper()
 		m := asMap(t, mustEncode(schemas.Encode(textRequest())))
-		if isInteger {
+		if p.Type == "integer" {
 			put(m, int64(value))
 		} else {
 			put(m, value)
 		}
 		if _, err := schemas.Decode[schemas.Request](pack(t, m)); (err == nil) != want {
-			t.Errorf("%s %v: %v, and the document says valid is %t", name, value, err, want)
+			t.Errorf("%s %v: %v, and the document says valid is %t", field, value, err, want)
 		} else if err != nil {
-			wantField(t, name, err, field)
+			wantField(t, field, err, field)
 		}
 	}
-	checked := 0
-	check := func(field string, p property, put func(m map[string]any, v any)) {
-		isInteger := p.Type == "integer"
-		step := 1e-9
-		if isInteger {
-			step = 1
-		}
-		if p.Minimum != nil {
-			checked++
-			try("minimum", field, *p.Minimum, isInteger, true, put)
-			try("below minimum", field, *p.Minimum-step, isInteger, false, put)
-		}
-		if p.ExclusiveMinimum != nil {
-			checked++
-			try("exclusive minimum", field, *p.ExclusiveMinimum, isInteger, false, put)
-			try("above exclusive minimum", field, *p.ExclusiveMinimum+step, isInteger, true, put)
-		}
-		if p.Maximum != nil && *p.Maximum < math.MaxInt64 {
-			checked++
-			try("maximum", field, *p.Maximum, isInteger, true, put)
-			try("above maximum", field, *p.Maximum+step, isInteger, false, put)
-		}
+	if p.Minimum != nil {
+		limits++
+		try(*p.Minimum, true)
+		try(*p.Minimum-step, false)
 	}
-	for name, p := range doc.Properties {
-		check(name, p, func(m map[string]any, v any) { m[name] = v })
+	if p.ExclusiveMinimum != nil {
+		limits++
+		try(*p.ExclusiveMinimum, false)
+		try(*p.ExclusiveMinimum+step, true)
 	}
-	for name, p := range doc.Definitions["Sampling"].Properties {
-		check("sampling."+name, p, func(m map[string]any, v any) { m["sampling"] = map[string]any{name: v} })
+	if p.Maximum != nil && *p.Maximum < math.MaxInt64 { // 2^64-1 has no number above it
+		limits++
+		try(*p.Maximum, true)
+		try(*p.Maximum+step, false)
 	}
-	if checked < 20 {
-		t.Errorf("%d limits were found, want at least 20", checked)
-	}
+	return limits
 }

@@ -108,14 +108,7 @@ func codecs() map[string]codec {
 		"Event": {
 			func(b []byte) (any, error) { return schemas.DecodeEvent(b) },
 			encodeEvent,
-			[][]byte{
-				mustEncode(schemas.Encode(&schemas.Started{Attempt: 1, Node: node, ResumeIndex: 3, PromptTokens: 9, CachedTokens: 8, Exact: true, Seed: ptr(uint64(5))})),
-				mustEncode(schemas.Encode(&schemas.Started{Attempt: 1, Node: node, Miss: schemas.MissEvicted})),
-				mustEncode(schemas.Encode(&schemas.Tokens{Attempt: 1, Index: 0, TokenIDs: []int64{3}, Text: ""})),
-				mustEncode(schemas.Encode(&schemas.Keepalive{Attempt: 1, LastIndex: -1})),
-				mustEncode(schemas.Encode(rejected())), final,
-				mustEncode(schemas.Encode(&schemas.Final{Reason: schemas.Failed, Cause: schemas.CauseWorkerLost, Attempt: 3, Node: node})),
-			},
+			eventSamples(),
 		},
 		"WorkRecord": {
 			func(b []byte) (any, error) { return schemas.Decode[schemas.WorkRecord](b) },
@@ -159,6 +152,18 @@ func codecs() map[string]codec {
 			func(m any) ([]byte, error) { return schemas.Encode(m.(*schemas.NodeReply)) },
 			[][]byte{mustEncode(schemas.Encode(nodeReply()))},
 		},
+	}
+}
+
+func eventSamples() [][]byte {
+	return [][]byte{
+		mustEncode(schemas.Encode(&schemas.Started{Attempt: 1, Node: node, ResumeIndex: 3, PromptTokens: 9, CachedTokens: 8, Exact: true, Seed: ptr(uint64(5))})),
+		mustEncode(schemas.Encode(&schemas.Started{Attempt: 1, Node: node, Miss: schemas.MissEvicted})),
+		mustEncode(schemas.Encode(&schemas.Tokens{Attempt: 1, Index: 0, TokenIDs: []int64{3}, Text: ""})),
+		mustEncode(schemas.Encode(&schemas.Keepalive{Attempt: 1, LastIndex: -1})),
+		mustEncode(schemas.Encode(rejected())),
+		mustEncode(schemas.Encode(completed())),
+		mustEncode(schemas.Encode(&schemas.Final{Reason: schemas.Failed, Cause: schemas.CauseWorkerLost, Attempt: 3, Node: node})),
 	}
 }
 

@@ -295,16 +295,16 @@ func skip(data []byte, at int) int {
 }
 
 // lookup finds the value of a key of the outermost map in bytes that passed Guard and are a map.
-func lookup(data []byte, name string) (h head, at int, found bool) {
+func lookup(data []byte, name string) (h head, found bool) {
 	root, _ := readHead(data, 0)
-	at = root.next
+	at := root.next
 	for range int(root.n) {
 		key, value := readKey(data, at)
 		if string(key) == name {
 			h, _ = readHead(data, value)
-			return h, value, true
+			return h, true
 		}
 		at = skip(data, value)
 	}
-	return head{}, 0, false
+	return head{}, false
 }

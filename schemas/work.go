@@ -25,16 +25,21 @@ func (w *WorkRecord) ID() TurnID { return TurnID{w.Tenant, w.Session, w.Turn} }
 
 // Validate says which field is not valid. The error is a *FieldError.
 func (w *WorkRecord) Validate() error {
-	if w.Billable != w.Reason.Billable() {
-		return fieldError("billable", w.Billable, "%t where reason is %s", w.Reason.Billable(), shown(string(w.Reason)))
-	}
 	return first(
 		w.Tenant.require(), w.Session.require(), w.Node.require(), w.Model.require(),
 		checkAttempt(w.Attempt, 1),
 		checkEnd(w.Reason, w.Finish, w.Cause),
+		w.validateBillable(),
 		w.Usage.validate(),
 		w.Timings.validate(),
 		checkInt("started_ms", w.StartedMS, 1, maxUnixMS),
 		checkInt("finished_ms", w.FinishedMS, 1, maxUnixMS),
 	)
+}
+
+func (w *WorkRecord) validateBillable() error {
+	if want := w.Reason.Billable(); w.Billable != want {
+		return fieldError("billable", w.Billable, "%t where reason is %s", want, w.Reason)
+	}
+	return nil
 }
