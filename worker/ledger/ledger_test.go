@@ -86,6 +86,8 @@ func TestLiveSessionAdoptsOnlyItsOwnRequest(t *testing.T) {
 	late := deadline.Add(time.Hour)
 	handed := ledger.HandOver(held)
 	handed.Rev++
+	foreign := request(7)
+	foreign.PayloadHash = ledger.Hash{2}
 	for _, c := range []struct {
 		name   string
 		rec    ledger.Record
@@ -97,6 +99,7 @@ func TestLiveSessionAdoptsOnlyItsOwnRequest(t *testing.T) {
 		{"a moved copy: the record follows", held, request(12, 7), ledger.Adopt, true},
 		{"a second submission", held, request(9), ledger.Wait, false},
 		{"an answer from a lagging replica", ledger.Record{}, request(7), ledger.Adopt, false},
+		{"another payload under the same sequence", held, foreign, ledger.Wait, false},
 		{"while it hands over", handed, request(7), ledger.Wait, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
