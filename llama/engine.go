@@ -171,6 +171,8 @@ func (e *Engine) create() error {
 		n_batch:   C.int32_t(max(e.opts.BatchTokens, e.shape.streams)),
 		n_threads: C.int32_t(threads),
 		audit:     C.bool(e.opts.Audit),
+
+		full_windows: C.bool(e.fullWindows()),
 	}
 	var cerr C.mn_error
 	if e.c = C.mn_engine_new(e.model.c, &params, &cerr); e.c == nil {
@@ -193,6 +195,19 @@ func (e *Engine) create() error {
 	e.members = make([]int, 0, e.shape.streams)
 	e.results = make([]scheduler.Result, e.shape.streams)
 	return nil
+}
+
+// fullWindows says that layers with an attention window keep every position. In the ring that they keep otherwise, the window
+// of a session may lie wrapped around its end; a state is restored from the ring's start on, so that after a move or a restore
+// attention adds up the same positions in another order, and rounds differently.
+func (e *Engine) fullWindows() bool { return e.opts.Exact && e.model.facts.Window > 0 }
+
+// windowCells is how many positions of a slot a layer with an attention window has room for, at most.
+func (e *Engine) windowCells() int {
+	if e.fullWindows() {
+		return e.ctxSeq
+	}
+	return min(e.ctxSeq, padContext(e.model.facts.Window+max(e.opts.BatchTokens, e.shape.streams)))
 }
 
 func (e *Engine) makeFacts() scheduler.Facts {

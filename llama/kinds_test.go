@@ -85,6 +85,34 @@ func TestOtherKindsOfModelsRestoreAndMove(t *testing.T) {
 	}
 }
 
+// Prompts whose window lies wrapped around the end of a ring of 256 cells, as chunks of 16 tokens fill it.
+func TestExactWindowedSessionsGiveTheSameBitsAfterAMoveAndARestore(t *testing.T) {
+	r := newRig(t, random(t, windowed), llama.Options{Slots: 4, ContextTokens: 512, PrefillChunk: 16, Exact: true, Audit: true})
+	for _, length := range []int{100, 250, 256, 280, 300, 499} {
+		prompt := r.prompt(tale, length)
+		want := r.generate(0, greedy(), prompt, 12)
+		s := r.begin(0, greedy(), prompt)
+		r.steps(3, s)
+		st := r.save(0)
+		if err := r.Move(0, 2); err != nil {
+			t.Fatal(err)
+		}
+		s.slot = 2
+		r.restore(3, st)
+		st.Free()
+		if err := r.Open(3, greedy(), prompt); err != nil {
+			t.Fatal(err)
+		}
+		restored := &session{slot: 3, kept: s.kept, newest: s.newest, index: s.index}
+		r.steps(8, s)
+		r.steps(8, restored)
+		equal(t, fmt.Sprintf("hashes after a move, prompt of %d", length), s.hashes, want.hashes)
+		equal(t, fmt.Sprintf("hashes after a restore, prompt of %d", length), restored.hashes, want.hashes[4:])
+		r.Release(2)
+		r.Release(3)
+	}
+}
+
 func TestRecurrentStateIsNotTrimmed(t *testing.T) {
 	for _, name := range []string{recurrent, hybrid} {
 		t.Run(name, func(t *testing.T) {

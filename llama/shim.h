@@ -76,6 +76,8 @@ typedef struct mn_engine mn_engine;
 typedef struct mn_engine_params {
     int32_t n_seq_max, n_ctx_seq, n_batch, n_threads;
     bool    audit;
+    // Layers with an attention window keep every position, as the others do, and not a ring of as many as the window needs.
+    bool    full_windows;
 } mn_engine_params;
 
 // How flash attention was resolved when the context was made.

@@ -61,7 +61,7 @@ llama_context_params context_params(mn_engine * e, const mn_engine_params * p) {
     c.n_threads_batch      = p->n_threads;
     c.flash_attn_type      = LLAMA_FLASH_ATTN_TYPE_AUTO;
     c.kv_unified           = false;
-    c.swa_full             = false;
+    c.swa_full             = p->full_windows;
     c.no_perf              = true;
     c.abort_callback       = on_abort;
     c.abort_callback_data  = e;

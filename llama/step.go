@@ -187,7 +187,7 @@ func (e *Engine) scrub(slot int) {
 	ok := bool(C.mn_slot_scrub(e.c, C.int32_t(slot)))
 	if window := e.model.facts.Window; ok && window > 0 {
 		// A saved state leaves out what the window has passed; those cells are written by as many tokens as there are cells.
-		ok = e.overwrite(slot, min(e.ctxSeq, padContext(window+max(e.opts.BatchTokens, e.shape.streams))))
+		ok = e.overwrite(slot, e.windowCells())
 	}
 	if !ok {
 		e.log.Warn("values that are not numbers may be left in a slot", "slot", slot)
