@@ -321,3 +321,25 @@ func TestAReplyCannotBeAnAPIRequest(t *testing.T) {
 		t.Error("the stream of requests is gone")
 	}
 }
+
+// TestTheDocumentedLimitIsStillOne keeps the file's remarks true: permissions do not bind where JetStream
+// acknowledges. When a server closes this, the remarks can go.
+func TestTheDocumentedLimitIsStillOne(t *testing.T) {
+	m := startMesh(t)
+	ledger := "$KV.MESH_TURNS." + others.Key()
+	watch := m.connect(operator)
+	sub, err := watch.SubscribeSync(ledger)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := watch.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	conn := m.connect(acme)
+	if err := conn.PublishRequest(shared(acme), ledger, nil); err != nil {
+		t.Fatal(err)
+	}
+	if got := next(t, sub); !strings.Contains(string(got.Data), `"stream":"MESH_REQ"`) {
+		t.Errorf("in the ledger is %s, want an acknowledgement", got.Data)
+	}
+}
