@@ -185,6 +185,30 @@ func TestWhatTheServerCannotSurviveIsStartsError(t *testing.T) {
 	}
 }
 
+func TestRestartThatFailedCanBeTriedAgain(t *testing.T) {
+	server := natsservertest.Start(t, natsserver.Options{})
+	store := filepath.Join(server.Dir(), "jetstream")
+	if err := os.Rename(store, store+"-away"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(store, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := server.Restart(); err == nil {
+		t.Fatal("it restarts without its data")
+	}
+	if server.Healthy() == nil {
+		t.Error("a server that is down says that it is healthy")
+	}
+	if err := errors.Join(os.Remove(store), os.Rename(store+"-away", store)); err != nil {
+		t.Fatal(err)
+	}
+	if err := server.Restart(); err != nil {
+		t.Fatalf("the second Restart: %v", err)
+	}
+	natsservertest.Connect(t, server.ClientURL())
+}
+
 func TestPayloadLimitIsTheServersLimit(t *testing.T) {
 	server := natsservertest.Start(t, natsserver.Options{MaxPayloadBytes: 2 << 20})
 	if got := natsservertest.Connect(t, server.ClientURL()).MaxPayload(); got != 2<<20 {

@@ -120,8 +120,10 @@ func (p *Process) start() error {
 		state := p.wait()
 		return fmt.Errorf("the NATS server does not start: %s\n%s", state, p.errors)
 	}
-	p.url = strings.TrimSpace(url)
-	p.opts.Port, err = strconv.Atoi(p.url[strings.LastIndexByte(p.url, ':')+1:])
+	if p.url == "" { // later starts get the same port, and URL may be called meanwhile
+		p.url = strings.TrimSpace(url)
+		p.opts.Port, err = strconv.Atoi(p.url[strings.LastIndexByte(p.url, ':')+1:])
+	}
 	return err
 }
 
