@@ -1,0 +1,35 @@
+package client
+
+import "github.com/meshnet/node/schemas"
+
+// Event is one of Started, Text, Reset and Final: what a Stream yields. Switch on its type.
+type Event interface{ event() }
+
+// Started tells that an attempt began to yield tokens. A later one means that another worker took the turn over.
+type Started struct{ schemas.Started }
+
+// Text is what follows the text so far.
+type Text struct {
+	Index    int // of the first token, within the turn
+	TokenIDs []int64
+	Text     string // whole characters; may lag behind the tokens
+}
+
+// Reset tells that the tokens from Index on, and their text, are void: the turn goes on from there. What tells a
+// reader how much text that is are the Text events it had: Index is where one of them began or ended.
+type Reset struct{ Index int }
+
+// Final is how the turn ended. It is the last event.
+type Final struct{ schemas.Final }
+
+func (Started) event() {}
+func (Text) event()    {}
+func (Reset) event()   {}
+func (Final) event()   {}
+
+// Result is a turn that was read to its end.
+type Result struct {
+	Text     string // of the whole turn, also where the stream began later
+	TokenIDs []int64
+	Final    schemas.Final
+}

@@ -1,0 +1,96 @@
+package client
+
+import (
+	"crypto/rand"
+	"fmt"
+	"time"
+
+	"github.com/meshnet/node/schemas"
+)
+
+// Request is one turn of a session. Names are 1 to 64 of the characters A-Z a-z 0-9 _ -.
+type Request struct {
+	Tenant  string
+	Session string // a conversation; its turns are numbered by their caller, rising
+	Turn    uint64
+	Epoch   uint64 // the session's route epoch; a higher one ends older turns
+	Model   string
+
+	// Exactly one of the two: the whole conversation as text, or as tokens.
+	Prompt   string
+	TokenIDs []int64
+	Special  bool // spellings of control tokens in Prompt are control tokens, not text
+
+	MaxNewTokens int               // at least 1
+	Sampling     *schemas.Sampling // nil is schemas.DefaultSampling
+
+	Keep       bool   // keep the session's KV hot after this turn
+	RequireHot bool   // end cache-miss rather than prefill it all
+	HotNode    string // the node that keeps the session's KV, where this Client cannot know: Final.Node of a turn that was Kept
+
+	Deadline  time.Duration // for the whole turn; 0 is 10 minutes, at most an hour
+	Heartbeat time.Duration // the turn ends if this client is silent for so long; 0: it goes on without
+
+	RetryQuota bool // where the tenant has too many requests, try again until the deadline
+}
+
+// wire checks a request and draws its nonce.
+func (r *Request) wire() (*schemas.Request, error) {
+	w := &schemas.Request{
+		Turn: schemas.Turn(r.Turn), Epoch: r.Epoch, TokenIDs: r.TokenIDs, Special: r.Special,
+		MaxNewTokens: r.MaxNewTokens, Sampling: r.Sampling, Keep: r.Keep, RequireHot: r.RequireHot,
+		Nonce: schemas.Must(schemas.ParseNonce(rand.Text())),
+	}
+	id, err := turnID(r.Tenant, r.Session, r.Turn)
+	if err != nil {
+		return nil, err
+	}
+	w.Tenant, w.Session = id.Tenant, id.Session
+	if w.Model, err = schemas.ParseModel(r.Model); err != nil {
+		return nil, err
+	}
+	if r.Prompt != "" || r.TokenIDs == nil {
+		w.Prompt = &r.Prompt
+	}
+	if len(r.Prompt) > schemas.MaxPromptBytes {
+		return nil, &schemas.TooLargeError{Message: "prompt", Bytes: len(r.Prompt), Limit: schemas.MaxPromptBytes}
+	}
+	if w.DeadlineMS, err = milliseconds("deadline", r.Deadline); err != nil {
+		return nil, err
+	}
+	if w.HeartbeatMS, err = milliseconds("heartbeat", r.Heartbeat); err != nil {
+		return nil, err
+	}
+	return w, w.Validate()
+}
+
+// milliseconds does not let a duration become 0, which has a meaning of its own.
+func milliseconds(field string, d time.Duration) (int64, error) {
+	if d != 0 && d < time.Millisecond {
+		return 0, &schemas.FieldError{Field: field, Value: d.String(), Limit: "0, or at least a millisecond"}
+	}
+	return d.Milliseconds(), nil
+}
+
+func turnID(tenant, session string, turn uint64) (id schemas.TurnID, err error) {
+	if id.Tenant, err = schemas.ParseTenant(tenant); err != nil {
+		return schemas.TurnID{}, err
+	}
+	if id.Session, err = schemas.ParseSession(session); err != nil {
+		return schemas.TurnID{}, err
+	}
+	id.Turn = schemas.Turn(turn)
+	return id, nil
+}
+
+// hint is the HotNode.
+func (r *Request) hint() (schemas.Node, error) {
+	if r.HotNode == "" {
+		return schemas.Node{}, nil
+	}
+	node, err := schemas.ParseNode(r.HotNode)
+	if err != nil {
+		return schemas.Node{}, fmt.Errorf("HotNode: %w", err)
+	}
+	return node, nil
+}
