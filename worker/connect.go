@@ -1,0 +1,150 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// connect makes both connections and the stores, and waits for the servers as long as it takes. What it returns is
+// nothing that waiting would help.
+func (s *Service) connect(ctx context.Context) error {
+	var err error
+	if s.control, err = s.dial("control"); err != nil {
+		return err
+	}
+	tokens, err := s.dial("tokens")
+	if err != nil {
+		s.control.Close()
+		return err
+	}
+	abandon := func(err error) error {
+		s.control.Close()
+		tokens.Close()
+		return err
+	}
+	if s.js, err = jetstream.New(s.control, jetstream.WithDefaultTimeout(s.cfg.Periods.Request)); err != nil {
+		return abandon(err)
+	}
+	tokenJS, err := jetstream.New(tokens, jetstream.WithDefaultTimeout(s.cfg.Periods.Request))
+	if err != nil {
+		return abandon(err)
+	}
+	s.provision = &provisioner{js: s.js, prefix: s.cfg.Prefix, cfg: &s.cfg}
+	s.stream = newPublisher(tokens, tokenJS, s.cfg.Periods, func(kind string) { s.metrics.publishErrors.WithLabelValues(kind).Inc() })
+	for pause := minPause; ; pause = min(2*pause, maxPause) {
+		err := s.firstStores(ctx)
+		if err == nil {
+			return nil
+		}
+		var wrong *settingError
+		if errors.As(err, &wrong) || errors.Is(err, nats.ErrAuthorization) {
+			return abandon(err)
+		}
+		if ctx.Err() == nil {
+			s.log.Warn("waiting for NATS", "url", s.control.Opts.Url, "error", err)
+		}
+		if !wait(ctx, pause) {
+			return abandon(ctx.Err())
+		}
+	}
+}
+
+func (s *Service) firstStores(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 5*s.cfg.Periods.Request)
+	defer cancel()
+	turns, err := s.provision.stores(ctx)
+	if err != nil {
+		return err
+	}
+	s.ledger = &turnLedger{kv: turns, timeout: s.cfg.Periods.Request}
+	return s.measure(ctx)
+}
+
+// dial makes a connection that lasts for ever and keeps nothing for later: what could not be sent is known at once.
+func (s *Service) dial(purpose string) (*nats.Conn, error) {
+	options := append([]nats.Option{
+		nats.Name("meshnet worker " + s.cfg.Node.String() + " " + purpose),
+		nats.MaxReconnects(-1),
+		nats.ReconnectBufSize(-1),
+		nats.ReconnectWait(min(100*time.Millisecond, s.cfg.Periods.ReconnectMax)),
+		nats.CustomReconnectDelay(func(attempts int) time.Duration {
+			return min(time.Duration(attempts)*100*time.Millisecond, s.cfg.Periods.ReconnectMax)
+		}),
+		nats.RetryOnFailedConnect(true),
+		nats.IgnoreAuthErrorAbort(),
+		nats.NoEcho(),
+		nats.ErrorHandler(func(_ *nats.Conn, sub *nats.Subscription, err error) {
+			s.log.Warn("NATS", "connection", purpose, "error", err)
+		}),
+		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
+			if err != nil {
+				s.log.Warn("NATS connection lost", "connection", purpose, "error", err)
+			}
+		}),
+	}, s.cfg.Options...)
+	conn, err := nats.Connect(s.cfg.URL, options...)
+	if err != nil {
+		return nil, fmt.Errorf("connect to NATS at %s: %w", s.cfg.URL, err)
+	}
+	return conn, nil
+}
+
+// countReconnects keeps the metric, and makes the memory stores again that a restart of the server lost.
+func (s *Service) countReconnects(ctx context.Context) {
+	status := s.control.StatusChanged(nats.CONNECTED)
+	defer s.control.RemoveStatusListener(status)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-status:
+		}
+		s.metrics.reconnects.Inc()
+		for pause := minPause; ctx.Err() == nil; pause = min(2*pause, maxPause) {
+			short, cancel := context.WithTimeout(ctx, 2*s.cfg.Periods.Request)
+			err := s.provision.memoryStores(short)
+			cancel()
+			if err == nil {
+				break
+			}
+			s.log.Debug("the memory stores are not there yet", "error", err)
+			if !wait(ctx, pause) {
+				return
+			}
+		}
+	}
+}
+
+// disconnect ends what serves the turns, and then the connections: never the other way round.
+func (s *Service) disconnect() {
+	if s.endpoints != nil {
+		_ = s.endpoints.Stop() // fails only where the connection is closed
+	}
+	if s.ads != nil {
+		s.ads.Stop()
+	}
+	if s.registry != nil {
+		s.registry.Stop()
+	}
+	s.endHard(nil)
+	if e, ok := s.cfg.Engine.(interface{ Interrupt() }); ok {
+		e.Interrupt() // a hung or very long call would keep the engine's goroutine
+	}
+	s.tasks.Wait()
+	s.background.Wait()
+	for _, conn := range []*nats.Conn{s.control, s.stream.conn} {
+		closed := conn.StatusChanged(nats.CLOSED)
+		if err := conn.Drain(); err != nil {
+			conn.Close()
+		}
+		if !conn.IsClosed() {
+			<-closed
+		}
+		conn.RemoveStatusListener(closed)
+	}
+}

@@ -1,0 +1,167 @@
+package worker
+
+import "sync"
+
+// places counts what the worker may hold: it never fetches more requests than there are free ones. A place is
+// pledged by a fetch, held by a request while it is decided on and while its turn runs, and kept through
+// its ending, so that a slow server cannot pile up ended turns without bound. Safe for concurrent use.
+//
+// It also seats turns at the scheduler: all at once, except that one from its third attempt on, which may be what
+// kills workers, runs alone.
+type places struct {
+	limit int           // turns that run at once
+	freed chan struct{} // has room for one: something was given back
+
+	mu      sync.Mutex // guards what follows
+	closed  bool       // no more fetches
+	held    int        // pledged, being decided on, or running
+	ending  int        // running no more, not over yet
+	lonely  int        // seats asked for or taken by turns that run alone
+	seated  int        // turns that the scheduler may know
+	alone   bool       // the one that is seated runs alone
+	waiting []*seat    // first come, first seated
+}
+
+func newPlaces(limit int) *places {
+	return &places{limit: limit, freed: make(chan struct{}, 1)}
+}
+
+// room is how many requests may be fetched now.
+func (p *places) room() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.roomLocked()
+}
+
+func (p *places) roomLocked() int {
+	if p.closed || p.lonely > 0 {
+		return 0
+	}
+	return max(0, min(p.limit-p.held, 2*p.limit-p.held-p.ending))
+}
+
+// free is how many turns could begin now.
+func (p *places) free() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return 0
+	}
+	return max(0, p.limit-p.held)
+}
+
+// pledge takes up to n places.
+func (p *places) pledge(n int) []*place {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n = min(n, p.roomLocked())
+	p.held += n
+	taken := make([]*place, n)
+	for i := range taken {
+		taken[i] = &place{of: p}
+	}
+	return taken
+}
+
+// shut ends fetching, or begins it again.
+func (p *places) shut(closed bool) {
+	p.mu.Lock()
+	p.closed = closed
+	p.mu.Unlock()
+	p.tell()
+}
+
+func (p *places) tell() {
+	select {
+	case p.freed <- struct{}{}:
+	default:
+	}
+}
+
+// place is one of the places. A nil one is none: its holder may decide, but not run.
+type place struct {
+	of    *places
+	state int // guarded by of.mu: 0 held, 1 ending, 2 given back
+}
+
+// end makes room for another turn while this one's outcome is being told.
+func (p *place) end() { p.move(1) }
+
+// release gives the place back. Idempotent.
+func (p *place) release() { p.move(2) }
+
+func (p *place) move(state int) {
+	if p == nil {
+		return
+	}
+	p.of.mu.Lock()
+	if state > p.state {
+		if p.state == 0 {
+			p.of.held--
+		} else {
+			p.of.ending--
+		}
+		if p.state = state; state == 1 {
+			p.of.ending++
+		}
+	}
+	p.of.mu.Unlock()
+	p.of.tell()
+}
+
+// seat is a turn's turn to be submitted.
+type seat struct {
+	of      *places
+	alone   bool
+	granted chan struct{} // closed when it may be
+	taken   bool          // guarded by of.mu
+}
+
+// seat asks for a seat. Its leave must follow.
+func (p *places) seat(alone bool) *seat {
+	s := &seat{of: p, alone: alone, granted: make(chan struct{})}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if alone {
+		p.lonely++
+	}
+	p.waiting = append(p.waiting, s)
+	p.grant()
+	return s
+}
+
+func (p *places) grant() {
+	for len(p.waiting) > 0 {
+		s := p.waiting[0]
+		if p.seated > 0 && (p.alone || s.alone) {
+			return
+		}
+		p.waiting = p.waiting[1:]
+		p.seated++
+		p.alone, s.taken = s.alone, true
+		close(s.granted)
+	}
+}
+
+// leave gives the seat back, or asks no more for it.
+func (s *seat) leave() {
+	p := s.of
+	p.mu.Lock()
+	defer p.tell()
+	defer p.mu.Unlock()
+	if s.alone {
+		p.lonely--
+	}
+	if s.taken {
+		p.seated--
+		p.alone = p.alone && !s.alone
+	} else {
+		for i, w := range p.waiting {
+			if w == s {
+				p.waiting = append(p.waiting[:i], p.waiting[i+1:]...)
+				break
+			}
+		}
+	}
+	p.grant()
+}

@@ -1,0 +1,213 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/meshnet/node/internal/part"
+)
+
+// puller fetches requests: never more than there are free places. Room is one function (places.room), and there is one
+// place that fetches into it (fetch). A worker that is full remembers by the places' signal that it owes a fetch.
+type puller struct {
+	s     *Service
+	hints chan struct{} // has room for one: something was published into this node's own lane
+
+	own, shared jetstream.Consumer // made anew by each open
+}
+
+// supervise pulls until ctx ends, whatever happens to the stream and its consumers.
+func (p *puller) supervise(ctx context.Context) {
+	sub, err := p.s.control.Subscribe(p.s.cfg.Prefix.Own(p.s.cfg.Node), func(*nats.Msg) { signal(p.hints) })
+	if err != nil {
+		p.s.log.Warn("no news of the own lane: it is looked at now and then", "error", err)
+	} else {
+		defer func() { _ = sub.Unsubscribe() }() // fails only where the connection is closed
+	}
+	// Its error is that ctx ended.
+	_ = part.Supervisor{
+		Max: p.s.cfg.Periods.ReconnectMax,
+		Failed: func(err error, inARow int, wait time.Duration) {
+			p.s.ready.Store(false)
+			p.s.log.Warn("pulling failed; it is tried again", "error", err, "in_a_row", inARow, "wait", wait)
+		},
+	}.Run(ctx, p.run)
+}
+
+// run opens the consumers and pulls until something fails.
+func (p *puller) run(ctx context.Context) error {
+	if err := p.open(ctx); err != nil {
+		return err
+	}
+	p.s.setReady()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var group sync.WaitGroup
+	defer group.Wait()
+	fail := func(f func(context.Context) error) {
+		group.Go(func() {
+			if err := f(ctx); err != nil {
+				cancel(err)
+			}
+		})
+	}
+	fail(p.pullOwn)
+	fail(p.pullShared)
+	fail(p.sweep)
+	fail(p.watch)
+	<-ctx.Done()
+	return context.Cause(ctx)
+}
+
+func (p *puller) open(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*p.s.cfg.Periods.Request)
+	defer cancel()
+	if _, err := p.s.provision.stores(ctx); err != nil {
+		return err
+	}
+	var err error
+	if p.own, err = p.s.provision.durable(ctx, p.s.provision.ownConsumer(p.s.cfg.Node)); err != nil {
+		return err
+	}
+	p.shared, err = p.s.provision.durable(ctx, p.s.provision.sharedConsumer(p.s.cfg.Model))
+	return err
+}
+
+// pullShared fetches from the lane of all whenever there is room. It leaves one place to the own lane where there are
+// more: a fetch is never cancelled, and would keep a hot session waiting for its expiry.
+func (p *puller) pullShared(ctx context.Context) error {
+	for ctx.Err() == nil {
+		n := p.s.places.room()
+		if n == 0 {
+			select {
+			case <-p.s.places.freed:
+			case <-ctx.Done():
+			}
+			continue
+		}
+		if n == 1 {
+			if err := p.fetch(p.own, 1, 0); err != nil { // own lane first
+				return err
+			}
+		}
+		if err := p.fetch(p.shared, max(1, n-1), p.s.cfg.Periods.FetchExpiry); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// pullOwn fetches from the own lane when something was published into it, and looks now and then.
+func (p *puller) pullOwn(ctx context.Context) error {
+	look := time.NewTicker(p.s.cfg.Periods.LaneSweep)
+	defer look.Stop()
+	for {
+		var expiry time.Duration
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-p.hints:
+			expiry = p.s.cfg.Periods.FetchExpiry // the news may come before the stream has the request
+		case <-look.C:
+		}
+		if err := p.fetch(p.own, 1, expiry); err != nil {
+			return err
+		}
+	}
+}
+
+// fetch asks a consumer for up to n requests, as far as there are free places, and hands over what comes. It waits
+// up to expiry for them; zero takes what is there. A fetch under way is never cancelled: what the server has sent by then
+// would be stranded until AckWait.
+func (p *puller) fetch(consumer jetstream.Consumer, n int, expiry time.Duration) error {
+	pledged := p.s.places.pledge(n)
+	if len(pledged) == 0 {
+		return nil
+	}
+	sent := time.Now()
+	var batch jetstream.MessageBatch
+	var err error
+	if expiry == 0 {
+		batch, err = consumer.FetchNoWait(len(pledged))
+	} else {
+		batch, err = consumer.Fetch(len(pledged), jetstream.FetchMaxWait(expiry))
+	}
+	if err == nil {
+		for msg := range batch.Messages() {
+			place := pledged[0]
+			pledged = pledged[1:]
+			p.s.tasks.Go(func() { p.s.accept(msg, sent, place, false) })
+		}
+		err = batch.Error()
+	}
+	for _, place := range pledged {
+		place.release()
+	}
+	result := "ok"
+	if err != nil {
+		result = "error"
+	}
+	p.s.metrics.fetches.WithLabelValues(result).Inc()
+	if err != nil {
+		return fmt.Errorf("fetch requests: %w", err)
+	}
+	return nil
+}
+
+// sweep empties the own lane while there is no room here.
+func (p *puller) sweep(ctx context.Context) error {
+	tick := time.NewTicker(p.s.cfg.Periods.LaneSweep)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		if p.s.places.room() > 0 {
+			continue
+		}
+		if _, err := p.s.fetchAndMove(ctx, p.own, false); err != nil {
+			return fmt.Errorf("empty the own lane: %w", err)
+		}
+	}
+}
+
+// errStalled: the server has requests for this worker and room was told of, and yet no fetch waits there.
+var errStalled = errors.New("requests wait at the consumer, there is room, and no fetch of anyone reaches it")
+
+// watch looks for stalls. Two sights in a row are one: a fetch may be between two of its own.
+func (p *puller) watch(ctx context.Context) error {
+	tick := time.NewTicker(p.s.cfg.Periods.Watchdog)
+	defer tick.Stop()
+	for sights := 0; ; {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		short, cancel := context.WithTimeout(ctx, p.s.cfg.Periods.Request)
+		info, err := p.shared.Info(short)
+		cancel()
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil:
+			return fmt.Errorf("look at the consumer: %w", err)
+		case info.NumPending > 0 && info.NumWaiting == 0 && p.s.places.room() > 0:
+			sights++
+		default:
+			sights = 0
+		}
+		if sights == 2 {
+			p.s.metrics.stalls.Inc()
+			return errStalled
+		}
+	}
+}
