@@ -160,14 +160,20 @@ func (b *bed) settle(t testing.TB, err error) {
 	}
 }
 
-// say publishes events of a turn, and returns once the server has them.
-func (b *bed) say(t testing.TB, id schemas.TurnID, events ...any) {
+// tell publishes events of a turn.
+func (b *bed) tell(t testing.TB, id schemas.TurnID, events ...any) {
 	t.Helper()
 	for _, event := range events {
 		if err := b.conn.Publish(mesh.Tokens(id), encode(t, event)); err != nil {
 			t.Error(err)
 		}
 	}
+}
+
+// say publishes events of a turn, and returns once the server has them.
+func (b *bed) say(t testing.TB, id schemas.TurnID, events ...any) {
+	t.Helper()
+	b.tell(t, id, events...)
 	if err := b.conn.FlushWithContext(waitCtx(t)); err != nil {
 		t.Error(err)
 	}

@@ -68,7 +68,7 @@ func (c *Client) subscribe(ctx context.Context, id schemas.TurnID) (*Stream, err
 			s.Close()
 			return nil, fmt.Errorf("client: %w", &UnreachableError{ID: id, Doing: "subscribe to the events", Err: err})
 		}
-		s.watch.check = true // it is subscribed on reconnect, and may have missed something by then
+		s.watch.lost() // it is subscribed on reconnect, and may have missed something by then
 	}
 	return s, nil
 }
@@ -87,7 +87,8 @@ func (c *Client) Attach(ctx context.Context, tenant, session string, turn uint64
 	}
 	s.fold = fold.From(from)
 	s.expect(c.clock.Now(), schemas.MaxDeadline)
-	s.watch.check, s.watch.askAt = true, c.clock.Now() // what there is, and whether it has ended
+	s.watch.lost()                // what there is
+	s.watch.askAt = c.clock.Now() // and whether it has ended
 	s.watch.believe = true
 	return s, nil
 }
@@ -201,18 +202,18 @@ func (s *Stream) hear(msg *nats.Msg) {
 
 // fill reads what is stored of the turn.
 func (s *Stream) fill() {
-	final := s.fold.Final() != nil
 	before := s.watch.from
 	next, err := s.c.stored(s.ctx, s.id, before, func(payload []byte) {
 		if event, err := schemas.DecodeEvent(payload); err == nil {
 			s.fold.ApplyStored(event)
+			s.watch.confirmed = s.watch.confirmed || event.EventKind() == schemas.KindFinal
 		}
 	})
 	if next == before && before > 1 {
 		next = 0 // nothing new, or a stream that was made again and counts anew
 	}
 	s.watch.from = next
-	s.watch.filled(s.c.clock.Now(), err == nil, final)
+	s.watch.filled(s.c.clock.Now(), err == nil)
 	if err != nil {
 		s.c.log.Debug("stored events not read, will try again", "turn", s.id, "error", err)
 	}

@@ -22,7 +22,7 @@ func TestStreamYieldsWhatTheWorkerSays(t *testing.T) {
 		if *r.Prompt != "Once" || lane != schemas.AnyLane || r.MaxNewTokens != 8 {
 			t.Errorf("request %+v in lane %s", r, lane)
 		}
-		b.say(t, r.ID(), started(1, 0), tokens(1, 0, " upon", 7), tokens(1, 1, " a time", 8, 9), completed(1, 3))
+		b.tell(t, r.ID(), started(1, 0), tokens(1, 0, " upon", 7), tokens(1, 1, " a time", 8, 9), completed(1, 3))
 	})
 	s := generate(t, b.connect(t), request())
 	r, err := s.Wait()

@@ -21,8 +21,9 @@ type watch struct {
 	believe    bool // the deadline that a worker tells: this client did not submit the turn
 	unanswered int  // questions in a row to which there was nobody
 
-	check     bool          // read the stored events, though no gap is known
-	confirmed bool          // they were read to their end after the final came
+	dropped   int           // events for which the reader was too slow
+	looks     int           // how often stored events are to be read though no gap is known
+	confirmed bool          // they were read up to the final
 	fillAt    time.Time     // when they are read; zero: there is no need
 	fillWait  time.Duration // after the next time
 	from      uint64        // the stream sequence from which on
@@ -48,11 +49,16 @@ func (w *watch) heard(now time.Time) {
 	}
 }
 
+// looksAfterLoss are as many as make a second and a half: what was heard is stored a little later.
+const looksAfterLoss = 5
+
+// lost says that events may be missing, the last ones perhaps, so that no later one shows the gap.
+func (w *watch) lost() { w.looks = looksAfterLoss }
+
 // filled plans the next reading.
-func (w *watch) filled(now time.Time, ok, final bool) {
-	if ok {
-		w.check = false
-		w.confirmed = w.confirmed || final
+func (w *watch) filled(now time.Time, ok bool) {
+	if ok && w.looks > 0 {
+		w.looks--
 	}
 	w.fillAt = now.Add(w.fillWait)
 	w.fillWait = min(2*w.fillWait, lastRetry)
@@ -71,6 +77,10 @@ func (s *Stream) step() error {
 		default:
 		}
 		break
+	}
+	if dropped, err := s.sub.Dropped(); err == nil && dropped > s.watch.dropped {
+		s.watch.dropped = dropped
+		s.watch.lost()
 	}
 	now := s.c.clock.Now()
 	s.planFill(now)
@@ -96,7 +106,7 @@ func (s *Stream) step() error {
 func (s *Stream) planFill(now time.Time) {
 	w, status := &s.watch, s.fold.Status()
 	switch {
-	case !w.check && status != fold.Gap && (status != fold.Doubt || w.confirmed):
+	case w.looks == 0 && status != fold.Gap && (status != fold.Doubt || w.confirmed):
 		w.fillAt = time.Time{}
 	case w.fillAt.IsZero():
 		w.fillAt, w.fillWait = now, firstRetry
@@ -113,7 +123,7 @@ func (s *Stream) ended(now time.Time) (bool, error) {
 	case status == fold.Whole, status == fold.Doubt && w.confirmed:
 		return true, s.finish(true)
 	case now.Sub(w.finalAt) >= openGap:
-		return true, s.finish(false)
+		return true, s.finish(status == fold.Doubt && s.fold.Final().Reason != schemas.Completed)
 	}
 	return false, nil
 }
@@ -174,7 +184,7 @@ func (w *watch) askIn(now time.Time, d time.Duration) {
 func (s *Stream) stands(standing *Standing) {
 	w := &s.watch
 	if standing.State != schemas.StateAbsent {
-		w.check = true // something was said of it, and silence may be ours
+		w.lost() // something was said of it, and silence may be ours
 	}
 	if standing.Final != nil {
 		s.fold.ApplyLive(standing.Final)
@@ -204,7 +214,7 @@ func (s *Stream) wait() error {
 			return s.unreachable("wait for events", nats.ErrConnectionClosed)
 		}
 		// What was published meanwhile is missed, the final perhaps. Workers may come back later than we.
-		s.watch.check = true
+		s.watch.lost()
 		s.watch.askAt = earlier(s.watch.askAt, s.c.clock.Now().Add(lastRetry))
 	case <-s.ctx.Done():
 	}
