@@ -52,7 +52,11 @@ func puts(t *testing.T, b *bed) func() *schemas.Advertisement {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { watcher.Stop() })
+	t.Cleanup(func() {
+		if err := watcher.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
 	return func() *schemas.Advertisement {
 		t.Helper()
 		select {

@@ -166,6 +166,6 @@ func drain(watcher jetstream.KeyWatcher) {
 	if watcher.Stop() != nil {
 		return // its connection is closed, and ends it
 	}
-	for range watcher.Updates() { //nolint:revive // it is emptied
+	for range watcher.Updates() { // emptied
 	}
 }

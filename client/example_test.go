@@ -182,7 +182,11 @@ func ExampleClient_Attach() {
 		fmt.Println(err)
 		return
 	}
-	for event := range stream.Events() {
+	for event, err := range stream.Events() {
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
 		if text, ok := event.(client.Text); ok {
 			fmt.Printf("%d: %q\n", text.Index, text.Text)
 		}

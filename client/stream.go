@@ -143,7 +143,7 @@ func (s *Stream) Events() iter.Seq2[Event, error] {
 // Wait reads the stream to its end. With an error comes what there is, at least an empty Result.
 func (s *Stream) Wait() (*Result, error) {
 	var err error
-	for _, err = range s.Events() { //nolint:revive // only the end matters
+	for _, err = range s.Events() {
 	}
 	r := &Result{Text: s.fold.Text(), TokenIDs: s.fold.Tokens()}
 	if final := s.fold.Final(); final != nil {

@@ -183,7 +183,10 @@ func TestLoopThatBreaksClosesTheStream(t *testing.T) {
 	b := newBed(t)
 	s := generate(t, b.connect(t), request())
 	b.say(t, turn1, started(1, 0))
-	for range s.Events() {
+	for _, err := range s.Events() {
+		if err != nil {
+			t.Fatal(err)
+		}
 		break
 	}
 	if _, err := s.Next(); !errors.Is(err, client.ErrClosed) {
