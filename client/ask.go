@@ -29,20 +29,24 @@ type Standing struct {
 // Cancel ends a turn, wherever it is: waiting, running, or not even arrived. It may be called again, and while a
 // Stream of the turn is read. The answer holds for everybody.
 func (c *Client) Cancel(ctx context.Context, tenant, session string, turn uint64) (*Standing, error) {
-	return c.ask(ctx, schemas.OpCancel, tenant, session, turn)
-}
-
-// Status says where a turn stands.
-func (c *Client) Status(ctx context.Context, tenant, session string, turn uint64) (*Standing, error) {
-	return c.ask(ctx, schemas.OpStatus, tenant, session, turn)
-}
-
-// ask tries for a while: either question may be asked twice.
-func (c *Client) ask(ctx context.Context, op schemas.TurnOp, tenant, session string, turn uint64) (*Standing, error) {
 	id, err := turnID(tenant, session, turn)
 	if err != nil {
 		return nil, fmt.Errorf("client: %w", err)
 	}
+	return c.ask(ctx, schemas.OpCancel, id)
+}
+
+// Status says where a turn stands.
+func (c *Client) Status(ctx context.Context, tenant, session string, turn uint64) (*Standing, error) {
+	id, err := turnID(tenant, session, turn)
+	if err != nil {
+		return nil, fmt.Errorf("client: %w", err)
+	}
+	return c.ask(ctx, schemas.OpStatus, id)
+}
+
+// ask tries for a while: either question may be asked twice.
+func (c *Client) ask(ctx context.Context, op schemas.TurnOp, id schemas.TurnID) (*Standing, error) {
 	until := c.clock.Now().Add(askPatience)
 	wait := firstRetry
 	for {

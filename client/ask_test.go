@@ -50,6 +50,27 @@ func TestCancelTellsWhichCameFirst(t *testing.T) {
 	}
 }
 
+func TestStreamThatIsCancelledEndsAsTheAnswerSays(t *testing.T) {
+	b := newBed(t)
+	b.answer(t, func(*schemas.TurnRequest) *schemas.TurnReply {
+		final := &schemas.Final{Reason: schemas.Cancelled, Attempt: 1, Node: node1}
+		b.tell(t, turn1, final)
+		r := done(final)
+		r.Outcome = schemas.CancelEnded
+		return r
+	})
+	s := generate(t, b.connect(t), request())
+	b.say(t, turn1, started(1, 0))
+	standing, err := s.Cancel(waitCtx(t))
+	if err != nil || standing.Outcome != schemas.CancelEnded {
+		t.Fatalf("%+v, %v", standing, err)
+	}
+	_, err = read(s)
+	if turn := (*client.TurnError)(nil); !errors.As(err, &turn) || turn.Final.Reason != standing.Final.Reason {
+		t.Errorf("%v", err)
+	}
+}
+
 func TestStatusOfATurnThatEndedHasItsFinal(t *testing.T) {
 	b := newBed(t)
 	b.answer(t, func(*schemas.TurnRequest) *schemas.TurnReply { return done(completed(1, 3)) })

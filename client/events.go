@@ -15,9 +15,11 @@ type Text struct {
 	Text     string // whole characters; may lag behind the tokens
 }
 
-// Reset tells that the tokens from Index on, and their text, are void: the turn goes on from there. What tells a
-// reader how much text that is are the Text events it had: Index is where one of them began or ended.
-type Reset struct{ Index int }
+// Reset tells that the tokens from Index on, and their text, are void: the turn goes on from there.
+type Reset struct {
+	Index     int
+	TextBytes int // what still stands of the text of the whole turn
+}
 
 // Final is how the turn ended. It is the last event.
 type Final struct{ schemas.Final }

@@ -152,6 +152,11 @@ func (s *Stream) Wait() (*Result, error) {
 	return r, err
 }
 
+// Cancel is the client's Cancel of this turn. The stream is to be read on: it ends with what the answer promises.
+func (s *Stream) Cancel(ctx context.Context) (*Standing, error) {
+	return s.c.ask(ctx, schemas.OpCancel, s.id)
+}
+
 // emit turns what is new into events.
 func (s *Stream) emit() {
 	if started := s.fold.Started(); started != nil && started.Attempt != s.attempt {
@@ -160,7 +165,7 @@ func (s *Stream) emit() {
 	}
 	delta := s.fold.Take()
 	if delta.Reset {
-		s.out = append(s.out, Reset{delta.Index})
+		s.out = append(s.out, Reset{delta.Index, delta.TextBytes})
 	}
 	if len(delta.TokenIDs) > 0 {
 		s.out = append(s.out, Text{delta.Index, delta.TokenIDs, delta.Text})

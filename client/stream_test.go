@@ -59,9 +59,12 @@ func TestTakeoverShowsAResetOfWhatWasDelivered(t *testing.T) {
 		got = append(got, next(t, s))
 	}
 	b.say(t, turn1, started(2, 1), tokens(2, 1, "x", 9), completed(2, 2))
-	rest, err := read(s)
-	if err != nil || rest != `start2 reset@1 "x"@1 final` {
-		t.Errorf("%s, %v", rest, err)
+	rest := []client.Event{next(t, s), next(t, s), next(t, s), next(t, s)}
+	if record(rest...) != `start2 reset@1 "x"@1 final` || rest[1].(client.Reset).TextBytes != 1 {
+		t.Errorf("%+v", rest)
+	}
+	if _, err := s.Next(); !errors.Is(err, io.EOF) {
+		t.Error(err)
 	}
 }
 

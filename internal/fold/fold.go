@@ -188,10 +188,11 @@ func (f *Fold) Text() string { return f.text.String() }
 // Delta is what a reader has not had yet.
 type Delta struct {
 	// Reset: what the reader has had from Index on is void.
-	Reset    bool
-	Index    int     // of the first token
-	TokenIDs []int64 // none where there is nothing new
-	Text     string
+	Reset     bool
+	Index     int     // of the first token
+	TextBytes int     // of the turn's text before Index; not known, and 0, while Index is beyond the tokens
+	TokenIDs  []int64 // none where there is nothing new
+	Text      string
 }
 
 // Empty says that there is nothing for the reader.
@@ -214,6 +215,9 @@ func (f *Fold) Take() Delta {
 		f.delivered = at.tokens
 	}
 	d.Index = f.delivered
+	if d.Index <= len(f.tokens) {
+		d.TextBytes = f.endAt(d.Index).bytes
+	}
 	f.delivered += len(d.TokenIDs)
 	f.low = f.delivered
 	return d
