@@ -50,9 +50,9 @@ func newBed(t testing.TB) *bed {
 	return bedOn(t, natsservertest.Start(t, natsserver.Options{}).ClientURL())
 }
 
-func bedOn(t testing.TB, url string) *bed {
+func bedOn(t testing.TB, url string, options ...nats.Option) *bed {
 	t.Helper()
-	b := &bed{url: url, conn: natsservertest.Connect(t, url)}
+	b := &bed{url: url, conn: natsservertest.Connect(t, url, options...)}
 	var err error
 	if b.js, err = jetstream.New(b.conn); err != nil {
 		t.Fatal(err)
