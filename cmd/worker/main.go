@@ -29,6 +29,10 @@ const (
 )
 
 type commands struct {
+	Run      runCommand      `cmd:"" help:"Serve a model in the mesh."`
+	Submit   submitCommand   `cmd:"" help:"Ask the mesh for one turn and print it as it comes."`
+	Cancel   cancelCommand   `cmd:"" help:"Cancel a turn."`
+	Nodes    nodesCommand    `cmd:"" help:"List the nodes of the mesh."`
 	Generate generateCommand `cmd:"" help:"Continue a text with a model, in this process."`
 	Sweep    sweepCommand    `cmd:"" help:"Prove that many sessions at once yield what one at a time yields."`
 
@@ -111,7 +115,7 @@ func newParser(env *environment, exit func(int)) (*kong.Kong, error) {
 }
 
 func newLogger(w io.Writer, verbose bool) *slog.Logger {
-	level := slog.LevelWarn
+	level := slog.LevelInfo
 	llamaLevel := slog.LevelError
 	if verbose {
 		level, llamaLevel = slog.LevelDebug, slog.LevelInfo

@@ -28,8 +28,8 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// worker runs a command line in this process.
-func worker(stdin string, args ...string) (code int, stdout, stderr string) {
+// commandLine runs a command line in this process.
+func commandLine(stdin string, args ...string) (code int, stdout, stderr string) {
 	var out, errs bytes.Buffer
 	code = run(args, strings.NewReader(stdin), &out, &errs)
 	return code, out.String(), errs.String()
@@ -41,7 +41,7 @@ const (
 )
 
 func TestGenerateContinuesTheTextAndPrintsNothingElse(t *testing.T) {
-	code, stdout, stderr := worker("", "generate", "--threads", "1", storyPrompt)
+	code, stdout, stderr := commandLine("", "generate", "--threads", "1", storyPrompt)
 	if code != exitDone || stderr != "" {
 		t.Fatalf("exit %d, stderr %q", code, stderr)
 	}
@@ -51,16 +51,16 @@ func TestGenerateContinuesTheTextAndPrintsNothingElse(t *testing.T) {
 }
 
 func TestGenerateReadsThePromptFromStandardInput(t *testing.T) {
-	_, direct, _ := worker("", "generate", "--threads", "1", "-n", "20", storyPrompt)
-	code, piped, stderr := worker(storyPrompt, "generate", "--threads", "1", "-n", "20", "-")
+	_, direct, _ := commandLine("", "generate", "--threads", "1", "-n", "20", storyPrompt)
+	code, piped, stderr := commandLine(storyPrompt, "generate", "--threads", "1", "-n", "20", "-")
 	if code != exitDone || piped != direct {
 		t.Errorf("exit %d, stdout %q, stderr %q; want %q", code, piped, stderr, direct)
 	}
 }
 
 func TestGenerateJSONIsOneDocumentWithTheSameText(t *testing.T) {
-	_, text, _ := worker("", "generate", "--threads", "1", storyPrompt)
-	code, stdout, stderr := worker("", "generate", "--threads", "1", "--json", storyPrompt)
+	_, text, _ := commandLine("", "generate", "--threads", "1", storyPrompt)
+	code, stdout, stderr := commandLine("", "generate", "--threads", "1", "--json", storyPrompt)
 	if code != exitDone || stderr != "" {
 		t.Fatalf("exit %d, stderr %q", code, stderr)
 	}
@@ -86,7 +86,7 @@ func TestGenerateJSONIsOneDocumentWithTheSameText(t *testing.T) {
 func TestASeedIsChosenAndReportedAndRepeatsTheText(t *testing.T) {
 	sampled := func(args ...string) generateDocument {
 		t.Helper()
-		_, stdout, stderr := worker("", append([]string{"generate", "--threads", "1", "--json", "--temperature", "1.5", "-n", "40", storyPrompt}, args...)...)
+		_, stdout, stderr := commandLine("", append([]string{"generate", "--threads", "1", "--json", "--temperature", "1.5", "-n", "40", storyPrompt}, args...)...)
 		var doc generateDocument
 		if err := json.Unmarshal([]byte(stdout), &doc); err != nil || doc.Seed == nil {
 			t.Fatalf("%v: %q %q", err, stdout, stderr)
@@ -134,7 +134,7 @@ func TestExitCodesSayWhatWentWrong(t *testing.T) {
 		{"not a model", []string{"generate", "--model", notGGUF, "x"}, exitFailed, "not a GGUF"},
 	} {
 		t.Run(c.claim, func(t *testing.T) {
-			code, stdout, stderr := worker("", c.args...)
+			code, stdout, stderr := commandLine("", c.args...)
 			if code != c.code || !strings.Contains(stderr, c.text) || stdout != "" {
 				t.Errorf("exit %d, stdout %q, stderr %q; want exit %d and %q", code, stdout, stderr, c.code, c.text)
 			}
@@ -147,7 +147,7 @@ func TestExitCodesSayWhatWentWrong(t *testing.T) {
 
 func TestHelpShowsExamples(t *testing.T) {
 	for _, command := range []string{"generate", "sweep"} {
-		code, stdout, _ := worker("", command, "--help")
+		code, stdout, _ := commandLine("", command, "--help")
 		if code != exitDone || !strings.Contains(stdout, "worker "+command) || !strings.Contains(stdout, "Examples:") {
 			t.Errorf("%s --help: exit %d, %q", command, code, stdout)
 		}
@@ -216,7 +216,7 @@ func TestAModelOnWhichLlamaCPPGivesUpIsOneErrorLine(t *testing.T) {
 func TestAnExactSweepRestoresKVAndSaysWhenItCannot(t *testing.T) {
 	sweep := func(args ...string) (int, sweepDocument) {
 		t.Helper()
-		code, stdout, stderr := worker("", append([]string{"sweep", "--exact", "--json", "--threads", "1", "--levels", "1,2", "--max-tokens", "8"}, args...)...)
+		code, stdout, stderr := commandLine("", append([]string{"sweep", "--exact", "--json", "--threads", "1", "--levels", "1,2", "--max-tokens", "8"}, args...)...)
 		var doc sweepDocument
 		if err := json.Unmarshal([]byte(stdout), &doc); err != nil {
 			t.Fatalf("%v: %q %q", err, stdout, stderr)

@@ -1,0 +1,105 @@
+package main
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/meshnet/node/client"
+	"github.com/meshnet/node/schemas"
+)
+
+// natsFlags say which NATS servers to use, and as whom.
+type natsFlags struct {
+	NATS          string `help:"NATS servers, separated by commas." name:"nats" placeholder:"URL" env:"MESHNET_NATS"`
+	Creds         string `help:"Credentials file." type:"existingfile" placeholder:"FILE" env:"MESHNET_CREDS"`
+	NKey          string `help:"NKey seed file." name:"nkey" type:"existingfile" placeholder:"FILE" env:"MESHNET_NKEY"`
+	User          string `help:"User." placeholder:"NAME" env:"MESHNET_USER"`
+	Password      string `help:"Password of the user." placeholder:"WORD" env:"MESHNET_PASSWORD"`
+	Token         string `help:"Token." placeholder:"WORD" env:"MESHNET_TOKEN"`
+	TLSCA         string `help:"Certificates of the authorities to trust." name:"tls-ca" type:"existingfile" placeholder:"FILE" env:"MESHNET_TLS_CA"`
+	TLSCert       string `help:"Own certificate." name:"tls-cert" type:"existingfile" placeholder:"FILE" env:"MESHNET_TLS_CERT"`
+	TLSKey        string `help:"Key of the own certificate." name:"tls-key" type:"existingfile" placeholder:"FILE" env:"MESHNET_TLS_KEY"`
+	InboxPrefix   string `help:"Where answers go, if permissions say so." placeholder:"SUBJECT" env:"MESHNET_INBOX_PREFIX"`
+	SubjectPrefix string `help:"Subject prefix of the mesh." default:"mesh.v1" placeholder:"SUBJECT" env:"MESHNET_SUBJECT_PREFIX"`
+}
+
+const connectTimeout = 5 * time.Second
+
+// url is where to connect: the embedded server of a worker on this machine, unless told otherwise.
+func (f *natsFlags) url() string {
+	if f.NATS == "" {
+		return nats.DefaultURL
+	}
+	return f.NATS
+}
+
+// options are the flags as the NATS client takes them.
+func (f *natsFlags) options() ([]nats.Option, error) {
+	var options []nats.Option
+	if f.Creds != "" {
+		options = append(options, nats.UserCredentials(f.Creds))
+	}
+	if f.NKey != "" {
+		option, err := nats.NkeyOptionFromSeed(f.NKey)
+		if err != nil {
+			return nil, usageError("--nkey: %v", err)
+		}
+		options = append(options, option)
+	}
+	if f.User != "" {
+		options = append(options, nats.UserInfo(f.User, f.Password))
+	}
+	if f.Token != "" {
+		options = append(options, nats.Token(f.Token))
+	}
+	if f.TLSCA != "" {
+		options = append(options, nats.RootCAs(f.TLSCA))
+	}
+	if (f.TLSCert == "") != (f.TLSKey == "") {
+		return nil, usageError("--tls-cert and --tls-key go together")
+	}
+	if f.TLSCert != "" {
+		options = append(options, nats.ClientCert(f.TLSCert, f.TLSKey))
+	}
+	if f.InboxPrefix != "" {
+		options = append(options, nats.CustomInboxPrefix(f.InboxPrefix))
+	}
+	return options, nil
+}
+
+func (f *natsFlags) prefix() (schemas.Prefix, error) {
+	prefix, err := schemas.ParsePrefix(f.SubjectPrefix)
+	if err != nil {
+		return prefix, usageError("--subject-prefix: %v", err)
+	}
+	return prefix, nil
+}
+
+// client connects and makes a mesh client; done closes both.
+func (f *natsFlags) client(env *environment) (c *client.Client, done func(), err error) {
+	prefix, err := f.prefix()
+	if err != nil {
+		return nil, nil, err
+	}
+	options, err := f.options()
+	if err != nil {
+		return nil, nil, err
+	}
+	options = append(options, nats.Name("worker command line"), nats.Timeout(connectTimeout), nats.ReconnectBufSize(-1),
+		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { env.log.Debug("nats", "error", err) }))
+	nc, err := nats.Connect(f.url(), options...)
+	if err != nil {
+		return nil, nil, fmt.Errorf("cannot connect to NATS at %s: %w; start a worker with `worker run`, or name your servers with --nats", f.url(), err)
+	}
+	c, err = client.New(nc, client.WithPrefix(prefix), client.WithLog(env.log))
+	if err != nil {
+		nc.Close()
+		return nil, nil, err
+	}
+	return c, func() {
+		c.Close()
+		nc.Close()
+	}, nil
+}

@@ -1,0 +1,231 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/meshnet/node/capability"
+	"github.com/meshnet/node/internal/natsserver"
+	"github.com/meshnet/node/llama"
+	"github.com/meshnet/node/models"
+	"github.com/meshnet/node/scheduler"
+	"github.com/meshnet/node/schemas"
+	"github.com/meshnet/node/worker"
+)
+
+// runCommand serves a model in the mesh.
+type runCommand struct {
+	natsFlags  `embed:""`
+	modelFlags `embed:""`
+
+	Name         string        `help:"Name under which the model is served; default: that of its file." placeholder:"MODEL" env:"MESHNET_NAME"`
+	Node         string        `help:"Name of this node; default: that of the machine." placeholder:"ID" env:"MESHNET_NODE"`
+	MaxActive    int           `help:"Sessions at once." default:"8" placeholder:"N" env:"MESHNET_MAX_ACTIVE"`
+	QueueDepth   int           `help:"Turns that wait for KV inside the node." default:"8" placeholder:"N" env:"MESHNET_QUEUE_DEPTH"`
+	KVBudget     byteCount     `help:"KV that active sessions may reserve; default: all slots to their end." placeholder:"BYTES" env:"MESHNET_KV_BUDGET"`
+	HotBudget    *byteCount    `help:"KV of idle sessions to keep; default: as much as the slots have." placeholder:"BYTES" env:"MESHNET_HOT_BUDGET"`
+	HTTP         string        `help:"Address of /metrics, /healthz and /readyz; none without it." name:"http" placeholder:"HOST:PORT" env:"MESHNET_HTTP"`
+	Provision    string        `help:"Make streams and buckets that are missing (auto), or only check them (verify)." enum:"auto,verify" default:"auto" env:"MESHNET_PROVISION"`
+	Replicas     int           `help:"Replicas of the stores that are made." default:"1" placeholder:"N" env:"MESHNET_REPLICAS"`
+	TenantQuota  int           `help:"Requests that a tenant may have in a lane, waiting and running." default:"64" placeholder:"N" env:"MESHNET_TENANT_QUOTA"`
+	ReplayMax    int           `help:"Tokens that a takeover replays one by one; more are prefilled." default:"512" placeholder:"N" env:"MESHNET_REPLAY_MAX"`
+	DrainTimeout time.Duration `help:"How long active turns may go on after Ctrl-C." default:"30s" placeholder:"DURATION" env:"MESHNET_DRAIN_TIMEOUT"`
+	StallAfter   time.Duration `help:"How long the engine may be silent before its turns are given up." default:"2m" placeholder:"DURATION" env:"MESHNET_STALL_AFTER"`
+	StoreDir     string        `help:"Data of the embedded NATS server, where --nats is not given; default: under the user's state folder." placeholder:"DIR" env:"MESHNET_STORE_DIR"`
+}
+
+// Help is the long help of the command.
+func (runCommand) Help() string {
+	return `Without --nats the node serves from a JetStream server of its own on 127.0.0.1:4222.
+
+Examples:
+  worker run
+  worker run --nats nats://bus:4222 --model qwen.gguf --max-active 4
+  worker run --nats tls://bus:4222 --creds node.creds --http :9090`
+}
+
+// Run is called by the command-line parser.
+func (c *runCommand) Run(env *environment) (err error) {
+	cfg, err := c.config(env)
+	if err != nil {
+		return err
+	}
+	model, err := c.load(env)
+	if err != nil {
+		return err
+	}
+	defer model.Free()
+	o := c.engineOptions(env)
+	o.Slots = c.MaxActive
+	engine, err := newEngine(model, o)
+	if err != nil {
+		return err
+	}
+	defer engine.Free()
+	c.describe(&cfg, model, engine)
+	if c.NATS == "" {
+		server, err := c.embedded(env)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, server.Shutdown()) }()
+		cfg.URL = server.ClientURL()
+	}
+	return c.serve(env, cfg)
+}
+
+// serve runs the service until Ctrl-C, and then drains it.
+func (c *runCommand) serve(env *environment, cfg worker.Config) error {
+	service, err := worker.New(cfg)
+	if err != nil {
+		return &exitError{exitUsage, err}
+	}
+	if err := service.Start(context.WithoutCancel(env.ctx)); err != nil {
+		return err
+	}
+	select {
+	case <-service.Started():
+		env.log.Info("ready", "node", cfg.Node.String(), "model", cfg.Model.String(), "nats", cfg.URL)
+		fmt.Fprintf(env.stderr, "serving %s as node %s on %s; Ctrl-C drains and ends\n", cfg.Model, cfg.Node, cfg.URL)
+	case <-env.ctx.Done():
+	case <-service.Stopped():
+	}
+	select {
+	case <-env.ctx.Done():
+		service.Stop()
+	case <-service.Stopped():
+	}
+	return service.Err()
+}
+
+// config is what the flags say, but for the engine.
+func (c *runCommand) config(env *environment) (worker.Config, error) {
+	var cfg worker.Config
+	var err error
+	if cfg.Prefix, err = c.prefix(); err != nil {
+		return cfg, err
+	}
+	if cfg.Options, err = c.options(); err != nil {
+		return cfg, err
+	}
+	if cfg.Node, err = c.nodeName(); err != nil {
+		return cfg, err
+	}
+	if cfg.Model, err = c.servedName(); err != nil {
+		return cfg, err
+	}
+	if c.MaxActive < 1 || c.MaxActive > llama.MaxSlots {
+		return cfg, usageError("--max-active is %d; use 1 to %d", c.MaxActive, llama.MaxSlots)
+	}
+	cfg.URL, cfg.HTTP = c.url(), c.HTTP
+	cfg.Provision, cfg.Replicas, cfg.TenantQuota = worker.Provision(c.Provision), c.Replicas, c.TenantQuota
+	cfg.ReplayMax, cfg.DrainTimeout = c.ReplayMax, c.DrainTimeout
+	if c.Exact {
+		cfg.ReplayMax = -1
+	}
+	cfg.Log = env.log
+	return cfg, nil
+}
+
+// describe adds what the loaded model and its engine say.
+func (c *runCommand) describe(cfg *worker.Config, model *llama.Model, engine *llama.Engine) {
+	facts, m, probes := engine.Facts(), model.Facts(), engine.Probes()
+	budget := scheduler.DefaultBudget(facts)
+	budget.MaxQueueDepth = c.QueueDepth
+	if c.KVBudget > 0 {
+		budget.KVBudgetBytes = int64(c.KVBudget)
+	}
+	if c.HotBudget != nil {
+		budget.HotBudgetBytes = int64(*c.HotBudget)
+	}
+	cfg.Engine = engine
+	cfg.Scheduler = scheduler.Config{Budget: budget, StallAfter: c.StallAfter}
+	cfg.Text = worker.Text{
+		Tokenize:  model.TokenizeWithin,
+		NewStream: func() worker.TextStream { return model.NewTextStream() },
+	}
+	cfg.Identity = capability.Identity{
+		Version: semantic(version), Architecture: m.Architecture, Parameters: int64(m.Parameters), Quantisation: m.Quantisation,
+		WindowBytes: probes.WindowBytes, FlashAttention: probes.FlashAttention, Features: c.features(),
+	}
+}
+
+func (c *runCommand) features() []string {
+	var features []string
+	if c.Exact {
+		features = append(features, "exact")
+	}
+	return features
+}
+
+// semantic is a version as NATS services must have one: that of a release, or 0.0.0 with what git says.
+func semantic(v string) string {
+	v = strings.TrimPrefix(v, "v")
+	if regexp.MustCompile(`^\d+\.\d+\.\d+([-+][0-9A-Za-z.+-]+)?$`).MatchString(v) {
+		return v
+	}
+	return "0.0.0+" + regexp.MustCompile(`[^0-9A-Za-z.-]`).ReplaceAllString(v, "-")
+}
+
+var unnamable = regexp.MustCompile(`[^A-Za-z0-9_-]+`)
+
+// nameOf makes something a name of the mesh.
+func nameOf(s string) string {
+	const longest = 64
+	s = strings.Trim(unnamable.ReplaceAllString(s, "-"), "-")
+	return s[:min(len(s), longest)]
+}
+
+func (c *runCommand) nodeName() (schemas.Node, error) {
+	name := c.Node
+	if name == "" {
+		host, err := os.Hostname()
+		if err != nil {
+			return schemas.Node{}, fmt.Errorf("the machine has no name (%w); give the node one with --node", err)
+		}
+		host, _, _ = strings.Cut(host, ".")
+		name = nameOf(host)
+	}
+	node, err := schemas.ParseNode(name)
+	if err != nil {
+		return node, usageError("--node: %v", err)
+	}
+	return node, nil
+}
+
+func (c *runCommand) servedName() (schemas.Model, error) {
+	name := c.Name
+	switch {
+	case name != "":
+	case c.Model == "":
+		name = models.StoryName
+	default:
+		name = nameOf(c.source().Name)
+	}
+	model, err := schemas.ParseModel(name)
+	if err != nil {
+		return model, usageError("--name: %v", err)
+	}
+	return model, nil
+}
+
+// embedded starts the server of a node that was given none.
+func (c *runCommand) embedded(env *environment) (*natsserver.Server, error) {
+	server, err := natsserver.Start(natsserver.Options{Dir: c.StoreDir, Port: natsserver.DefaultPort, Log: env.log})
+	switch {
+	case errors.Is(err, natsserver.ErrPortInUse), errors.Is(err, natsserver.ErrDirInUse):
+		return nil, fmt.Errorf("%w; to join the mesh of that server, run with --nats %s", err, nats.DefaultURL)
+	case err != nil:
+		return nil, err
+	}
+	env.log.Log(env.ctx, slog.LevelInfo, "embedded NATS server", "url", server.ClientURL(), "dir", server.Dir())
+	return server, nil
+}

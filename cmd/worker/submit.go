@@ -1,0 +1,289 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/meshnet/node/client"
+	"github.com/meshnet/node/schemas"
+)
+
+// submitCommand asks the mesh for one turn and prints it as it comes.
+type submitCommand struct {
+	natsFlags     `embed:""`
+	samplingFlags `embed:""`
+
+	Text       string        `arg:"" optional:"" help:"The whole conversation so far; - reads it from standard input."`
+	TokenIDs   []int64       `help:"The conversation as token ids, in place of text." name:"tokens" placeholder:"ID"`
+	Special    bool          `help:"Read spellings of control tokens in the text as control tokens."`
+	Tenant     string        `help:"On whose behalf." default:"default" placeholder:"NAME" env:"MESHNET_TENANT"`
+	Session    string        `help:"The conversation; a new one without it." placeholder:"NAME"`
+	Turn       uint64        `help:"Number of this turn, rising within the session; default 1, or the time where --session is given." placeholder:"N"`
+	Epoch      uint64        `help:"Route epoch of the session." placeholder:"N"`
+	ServedAs   string        `help:"Name of the model; default: the only one there is." name:"model" placeholder:"NAME" env:"MESHNET_SERVED_MODEL"`
+	MaxTokens  int           `help:"Tokens to generate at most." default:"256" placeholder:"N" short:"n"`
+	Keep       bool          `help:"Keep the session hot for its next turn."`
+	RequireHot bool          `help:"Rather end than prefill a session that is not hot any more."`
+	Deadline   time.Duration `help:"For the whole turn." default:"10m" placeholder:"DURATION"`
+	JSON       bool          `help:"Print one JSON object a line, an event each, and nothing else." name:"json"`
+}
+
+// Help is the long help of the command.
+func (submitCommand) Help() string {
+	return `Examples:
+  worker submit "Once upon a time"
+  worker submit --session chat1 --keep --temperature 0.8 "Tell me a story."
+  worker submit --nats nats://gpu1:4222 --model qwen --json - < prompt.txt`
+}
+
+// submission is one run of the command.
+type submission struct {
+	cmd   *submitCommand
+	env   *environment
+	out   io.Writer
+	parts []client.Text // what was printed, to find the place of a Reset
+}
+
+// Run is called by the command-line parser.
+func (c *submitCommand) Run(env *environment) error {
+	req, err := c.request(env)
+	if err != nil {
+		return err
+	}
+	mesh, done, err := c.client(env)
+	if err != nil {
+		return err
+	}
+	defer done()
+	if req.Model == "" {
+		if req.Model, err = onlyModel(env.ctx, mesh); err != nil {
+			return err
+		}
+	}
+	stream, err := mesh.Generate(context.WithoutCancel(env.ctx), req)
+	if err != nil {
+		return refusedAs(err)
+	}
+	defer stream.Close()
+	// Ctrl-C cancels the turn in the mesh; what it says then ends the stream.
+	stop := context.AfterFunc(env.ctx, func() {
+		if _, err := mesh.Cancel(context.Background(), req.Tenant, req.Session, req.Turn); err != nil {
+			env.log.Warn("the turn could not be cancelled", "error", err)
+			stream.Close()
+		}
+	})
+	defer stop()
+	s := &submission{cmd: c, env: env, out: env.stdout}
+	return s.follow(stream)
+}
+
+func (c *submitCommand) request(env *environment) (client.Request, error) {
+	req := client.Request{
+		Tenant: c.Tenant, Session: c.Session, Turn: c.Turn, Epoch: c.Epoch, Model: c.ServedAs, TokenIDs: c.TokenIDs, Special: c.Special,
+		MaxNewTokens: c.MaxTokens, Sampling: c.wire(), Keep: c.Keep, RequireHot: c.RequireHot, Deadline: c.Deadline, RetryQuota: true,
+	}
+	switch {
+	case c.Text != "" && len(c.TokenIDs) > 0:
+		return req, usageError("give the prompt as text or as --tokens, not both")
+	case c.Text == "-":
+		text, err := readPrompt(env)
+		if err != nil {
+			return req, err
+		}
+		req.Prompt = text
+	default:
+		req.Prompt = c.Text
+	}
+	switch {
+	case req.Session == "":
+		req.Session = "cli-" + strings.ToLower(rand.Text()[:10])
+		req.Turn = max(req.Turn, 1)
+	case req.Turn == 0:
+		req.Turn = uint64(time.Now().UnixMilli())
+	}
+	return req, nil
+}
+
+// wire is the sampling as the mesh takes it. Without --seed the worker draws one.
+func (f *samplingFlags) wire() *schemas.Sampling {
+	return &schemas.Sampling{
+		Temperature: f.Temperature, TopK: f.TopK, TopP: f.TopP, MinP: f.MinP,
+		RepeatPenalty: f.RepeatPenalty, PresencePenalty: f.PresencePenalty, FrequencyPenalty: f.FrequencyPenalty,
+		PenaltyLastN: f.PenaltyLastN, Seed: f.Seed, IgnoreEOS: f.IgnoreEOS,
+	}
+}
+
+// onlyModel is the model that all nodes serve.
+func onlyModel(ctx context.Context, mesh *client.Client) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	nodes, err := mesh.Nodes(ctx)
+	if err != nil {
+		return "", err
+	}
+	models := make(map[string]bool)
+	var name string
+	for _, n := range nodes {
+		name = n.Ad.Model.Name.String()
+		models[name] = true
+	}
+	switch len(models) {
+	case 0:
+		return "", errors.New("no node serves a model; start one with `worker run`, or name a model to wait for with --model")
+	case 1:
+		return name, nil
+	default:
+		return "", usageError("the mesh serves %d models; choose one with --model (`worker nodes` lists them)", len(models))
+	}
+}
+
+// follow prints the events of a stream and says how the turn ended.
+func (s *submission) follow(stream *client.Stream) error {
+	var ended error
+	for event, err := range stream.Events() {
+		if err != nil {
+			ended = err
+			break
+		}
+		if err := s.print(event); err != nil {
+			return fmt.Errorf("writing the text: %w", err)
+		}
+	}
+	return refusedAs(ended)
+}
+
+func (s *submission) print(event client.Event) error {
+	if s.cmd.JSON {
+		return s.printJSON(event)
+	}
+	var err error
+	switch e := event.(type) {
+	case client.Text:
+		s.parts = append(s.parts, e)
+		_, err = io.WriteString(s.out, e.Text)
+	case client.Reset:
+		err = s.printAgain(e.Index)
+	case client.Final:
+		_, err = io.WriteString(s.out, "\n")
+		s.summary(e)
+	}
+	return err
+}
+
+// printAgain repeats the text that still stands after a Reset: what a terminal has shown cannot be taken back.
+func (s *submission) printAgain(index int) error {
+	var stands strings.Builder
+	for i, part := range s.parts {
+		if part.Index >= index {
+			s.parts = s.parts[:i]
+			break
+		}
+		stands.WriteString(part.Text)
+	}
+	_, err := fmt.Fprintf(s.out, "\n%s\n%s", styled(s.out, styleDim, "[another worker goes on from here]"), stands.String())
+	return err
+}
+
+func (s *submission) summary(f client.Final) {
+	if !isTerminal(s.env.stderr) || f.Reason != schemas.Completed {
+		return
+	}
+	line := fmt.Sprintf("%s: %d prompt (%d cached) + %d new tokens in %.0f ms", f.Node, f.Usage.PromptTokens, f.Usage.CachedTokens, f.Count, f.Timings.TotalMS)
+	if f.Attempt > 1 {
+		line += fmt.Sprintf(", attempt %d", f.Attempt)
+	}
+	fmt.Fprintln(s.env.stderr, styled(s.env.stderr, styleDim, line))
+}
+
+// printJSON prints an event as one line; the field kind says which it is.
+func (s *submission) printJSON(event client.Event) error {
+	encoder := json.NewEncoder(s.out)
+	switch e := event.(type) {
+	case client.Started:
+		return encoder.Encode(e.Started)
+	case client.Text:
+		return encoder.Encode(struct {
+			Kind     string  `json:"kind"`
+			Index    int     `json:"index"`
+			TokenIDs []int64 `json:"token_ids"`
+			Text     string  `json:"text"`
+		}{"token", e.Index, e.TokenIDs, e.Text})
+	case client.Reset:
+		return encoder.Encode(struct {
+			Kind  string `json:"kind"`
+			Index int    `json:"index"`
+		}{"reset", e.Index})
+	case client.Final:
+		return encoder.Encode(e.Final)
+	default:
+		return fmt.Errorf("an event of type %T has no JSON", event)
+	}
+}
+
+// refusedAs gives an error the exit code of what it means.
+func refusedAs(err error) error {
+	var ended *client.TurnError
+	var field *schemas.FieldError
+	var large *schemas.TooLargeError
+	var quota *client.QuotaError
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &ended) && ended.Final.Reason == schemas.Cancelled:
+		return &exitError{exitCancelled, err}
+	case errors.As(err, &ended) && ended.Final.Reason != schemas.Rejected:
+		return err
+	case errors.As(err, &ended), errors.As(err, &field), errors.As(err, &large), errors.As(err, &quota):
+		return &exitError{exitRejected, err}
+	default:
+		return err
+	}
+}
+
+// cancelCommand ends a turn of the mesh.
+type cancelCommand struct {
+	natsFlags `embed:""`
+
+	Session string `arg:"" help:"The turn's session."`
+	Turn    uint64 `arg:"" help:"Its number."`
+	Tenant  string `help:"On whose behalf." default:"default" placeholder:"NAME" env:"MESHNET_TENANT"`
+	JSON    bool   `help:"Print one JSON document, and nothing else." name:"json"`
+}
+
+// Help is the long help of the command.
+func (cancelCommand) Help() string {
+	return `Examples:
+  worker cancel chat1 3
+  worker cancel --tenant lab --json chat1 3`
+}
+
+// Run is called by the command-line parser.
+func (c *cancelCommand) Run(env *environment) error {
+	mesh, done, err := c.client(env)
+	if err != nil {
+		return err
+	}
+	defer done()
+	standing, err := mesh.Cancel(env.ctx, c.Tenant, c.Session, c.Turn)
+	if err != nil {
+		return refusedAs(err)
+	}
+	if c.JSON {
+		return json.NewEncoder(env.stdout).Encode(struct {
+			Outcome schemas.CancelOutcome `json:"outcome"`
+			State   schemas.TurnState     `json:"state"`
+			Final   *schemas.Final        `json:"final,omitempty"`
+		}{standing.Outcome, standing.State, standing.Final})
+	}
+	said := map[schemas.CancelOutcome]string{
+		schemas.CancelEnded: "cancelled before it ran", schemas.CancelMarked: "is being cancelled", schemas.CancelTooLate: "had ended before",
+	}
+	_, err = fmt.Fprintf(env.stdout, "turn %d of session %s %s\n", c.Turn, c.Session, said[standing.Outcome])
+	return err
+}
