@@ -37,6 +37,7 @@ type runCommand struct {
 	Replicas     int           `help:"Replicas of the stores that are made." default:"1" placeholder:"N" env:"MESHNET_REPLICAS"`
 	TenantQuota  int           `help:"Requests that a tenant may have in a lane, waiting and running." default:"64" placeholder:"N" env:"MESHNET_TENANT_QUOTA"`
 	ReplayMax    int           `help:"Tokens that a takeover replays one by one; more are prefilled." default:"512" placeholder:"N" env:"MESHNET_REPLAY_MAX"`
+	AckWait      time.Duration `help:"How long a worker may be silent before another takes its turn over; the same for all workers of a mesh." default:"30s" placeholder:"DURATION" env:"MESHNET_ACK_WAIT"`
 	DrainTimeout time.Duration `help:"How long active turns may go on after Ctrl-C." default:"30s" placeholder:"DURATION" env:"MESHNET_DRAIN_TIMEOUT"`
 	StallAfter   time.Duration `help:"How long the engine may be silent before its turns are given up." default:"2m" placeholder:"DURATION" env:"MESHNET_STALL_AFTER"`
 	StoreDir     string        `help:"Data of the embedded NATS server, where --nats is not given; default: under the user's state folder." placeholder:"DIR" env:"MESHNET_STORE_DIR"`
@@ -127,7 +128,7 @@ func (c *runCommand) config(env *environment) (worker.Config, error) {
 	}
 	cfg.URL, cfg.HTTP = c.url(), c.HTTP
 	cfg.Provision, cfg.Replicas, cfg.TenantQuota = worker.Provision(c.Provision), c.Replicas, c.TenantQuota
-	cfg.ReplayMax, cfg.DrainTimeout = c.ReplayMax, c.DrainTimeout
+	cfg.ReplayMax, cfg.DrainTimeout, cfg.Periods.AckWait = c.ReplayMax, c.DrainTimeout, c.AckWait
 	if c.Exact {
 		cfg.ReplayMax = -1
 	}

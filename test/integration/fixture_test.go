@@ -27,6 +27,11 @@ func TestMain(m *testing.M) {
 	}
 	code := m.Run()
 	story.Free()
+	if binaryDir != "" {
+		if err := os.RemoveAll(binaryDir); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+		}
+	}
 	if code == 0 {
 		if err := goleak.Find(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
