@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"sync"
 	"sync/atomic"
 
@@ -134,7 +135,7 @@ func (o Options) withDefaults(m *Model) (Options, error) {
 		{"context", o.ContextTokens, 16, 1 << 24},
 		{"prefill chunk", o.PrefillChunk, 1, o.ContextTokens},
 		{"batch tokens", o.BatchTokens, 1, 1 << 20},
-		{"threads", o.Threads, 0, 512},
+		{"threads", o.Threads, 0, runtime.NumCPU()}, // more would spin for processors that others hold, for ever
 	}
 	for _, c := range checks {
 		if c.value < c.low || c.value > c.high {

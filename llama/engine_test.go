@@ -1,6 +1,7 @@
 package llama_test
 
 import (
+	"errors"
 	"fmt"
 	"runtime"
 	"slices"
@@ -403,5 +404,13 @@ func TestReleaseAndCloseAreIdempotent(t *testing.T) {
 	r.Release(0)
 	if held, _, last := r.Held(0); held != 0 || last != -1 {
 		t.Errorf("a released slot holds %d tokens, to position %d", held, last)
+	}
+}
+
+func TestMoreThreadsThanProcessorsAreRefused(t *testing.T) {
+	_, err := llama.NewEngine(story(t), llama.Options{Slots: 1, Threads: runtime.NumCPU() + 1})
+	var wrong *llama.OptionError
+	if !errors.As(err, &wrong) || wrong.Field != "threads" {
+		t.Errorf("error %v", err)
 	}
 }
