@@ -261,6 +261,20 @@ func TestRegistryWatchesABucketThatWasMadeAgain(t *testing.T) {
 	eventually(t, r, "it is healthy since then only", func() bool { s, ok := r.HealthySince(); return ok && s.After(since) })
 }
 
+func TestWatchBeginsAnewAfterAReconnect(t *testing.T) {
+	b := newBed(t)
+	proxy := natsservertest.StartProxy(t, b.server.ClientURL())
+	through := &bed{conn: natsservertest.Connect(t, proxy.URL(), nats.IgnoreDiscoveredServers())}
+	r := registry(t, through, func(c *capability.RegistryConfig) { c.Probe = time.Hour }) // it is not a check that finds out
+	start(t, r)
+	since, _ := r.HealthySince()
+	proxy.Cut()
+	b.put(t, ad("n1", "b1"))
+	proxy.Heal()
+	eventually(t, r, "what came meanwhile is known", has(r, "n1", "b1"))
+	eventually(t, r, "it is healthy since then only", func() bool { s, ok := r.HealthySince(); return ok && s.After(since) })
+}
+
 func TestWatchOnAConnectionThatHangsIsNotHealthy(t *testing.T) {
 	b := newBed(t)
 	proxy := natsservertest.StartProxy(t, b.server.ClientURL())

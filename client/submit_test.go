@@ -314,6 +314,21 @@ func TestNodeThatIsGoneOrLeavingGetsNoTurn(t *testing.T) {
 	}
 }
 
+func TestNodeThatIsSilentGetsNoTurn(t *testing.T) {
+	b := newBed(t)
+	b.advertise(t, nil)
+	clock := &parttest.Clock{}
+	c := b.connect(t, client.WithClock(clock))
+	keepTurn(t, b, c)
+	if lane := generate(t, c, turn(2)).Lane(); lane != schemas.NodeLane(node1) {
+		t.Fatalf("lane %s while it is live, want n1", lane)
+	}
+	clock.Advance(capability.Silence)
+	if lane := generate(t, c, turn(3)).Lane(); lane != schemas.AnyLane {
+		t.Errorf("lane %s after 15 s of silence, want any", lane)
+	}
+}
+
 func TestFullLaneOfANodeLeadsToTheLaneOfAll(t *testing.T) {
 	b := newBed(t)
 	b.advertise(t, nil)
