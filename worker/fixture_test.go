@@ -84,12 +84,15 @@ func (m *mesh) config(name string, changes ...setup) (worker.Config, *goengine.E
 	m.t.Helper()
 	engineConfig := goengine.Config{EOGBias: -1000, Seed: 1}
 	cfg := worker.Config{
-		URL: m.server.ClientURL(), Node: schemas.Must(schemas.ParseNode(name)), Model: model, Periods: quick,
+		Node: schemas.Must(schemas.ParseNode(name)), Model: model, Periods: quick,
 		Text: worker.Text{Tokenize: tokenize, NewStream: func() worker.TextStream { return toyStream{} }},
 		Log:  slog.New(slog.DiscardHandler),
 	}
 	if os.Getenv("WORKER_TEST_LOG") != "" {
 		cfg.Log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	}
+	if m.server != nil {
+		cfg.URL = m.server.ClientURL()
 	}
 	for _, change := range changes {
 		change(&cfg, &engineConfig)

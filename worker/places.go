@@ -14,7 +14,8 @@ type places struct {
 
 	mu      sync.Mutex // guards what follows
 	closed  bool       // no more fetches
-	held    int        // pledged, being decided on, or running
+	pledged int        // to a fetch
+	held    int        // being decided on, or running
 	ending  int        // running no more, not over yet
 	lonely  int        // seats asked for or taken by turns that run alone
 	seated  int        // turns that the scheduler may know
@@ -37,7 +38,7 @@ func (p *places) roomLocked() int {
 	if p.closed || p.lonely > 0 {
 		return 0
 	}
-	return max(0, min(p.limit-p.held, 2*p.limit-p.held-p.ending))
+	return max(0, min(p.limit-p.pledged-p.held, 2*p.limit-p.pledged-p.held-p.ending))
 }
 
 // free is how many turns could begin now.
@@ -50,12 +51,20 @@ func (p *places) free() int {
 	return max(0, p.limit-p.held)
 }
 
+// full says that nothing could run now even if it were here. A fetch under way that has brought nothing makes no
+// worker full.
+func (p *places) full() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.closed || p.lonely > 0 || p.held >= p.limit
+}
+
 // pledge takes up to n places.
 func (p *places) pledge(n int) []*place {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	n = min(n, p.roomLocked())
-	p.held += n
+	p.pledged += n
 	taken := make([]*place, n)
 	for i := range taken {
 		taken[i] = &place{of: p}
@@ -81,32 +90,51 @@ func (p *places) tell() {
 // place is one of the places. A nil one is none: its holder may decide, but not run.
 type place struct {
 	of    *places
-	state int // guarded by of.mu: 0 held, 1 ending, 2 given back
+	state placeState // guarded by of.mu
 }
 
+// placeState is what a place is used for. It only ever grows.
+type placeState int
+
+const (
+	placePledged placeState = iota
+	placeHeld
+	placeEnding
+	placeFree
+)
+
+// hold says that a request came for the place.
+func (p *place) hold() { p.move(placeHeld) }
+
 // end makes room for another turn while this one's outcome is being told.
-func (p *place) end() { p.move(1) }
+func (p *place) end() { p.move(placeEnding) }
 
 // release gives the place back. Idempotent.
-func (p *place) release() { p.move(2) }
+func (p *place) release() { p.move(placeFree) }
 
-func (p *place) move(state int) {
+func (p *place) move(state placeState) {
 	if p == nil {
 		return
 	}
 	p.of.mu.Lock()
 	if state > p.state {
-		if p.state == 0 {
-			p.of.held--
-		} else {
-			p.of.ending--
-		}
-		if p.state = state; state == 1 {
-			p.of.ending++
-		}
+		p.of.count(p.state, -1)
+		p.of.count(state, 1)
+		p.state = state
 	}
 	p.of.mu.Unlock()
 	p.of.tell()
+}
+
+func (p *places) count(state placeState, by int) {
+	switch state {
+	case placePledged:
+		p.pledged += by
+	case placeHeld:
+		p.held += by
+	case placeEnding:
+		p.ending += by
+	}
 }
 
 // seat is a turn's turn to be submitted.

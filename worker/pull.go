@@ -141,6 +141,7 @@ func (p *puller) fetch(consumer jetstream.Consumer, n int, expiry time.Duration)
 	if err == nil {
 		for msg := range batch.Messages() {
 			place := pledged[0]
+			place.hold()
 			pledged = pledged[1:]
 			p.s.tasks.Go(func() { p.s.accept(msg, sent, place, false) })
 		}
@@ -170,7 +171,7 @@ func (p *puller) sweep(ctx context.Context) error {
 			return nil
 		case <-tick.C:
 		}
-		if p.s.places.room() > 0 {
+		if !p.s.places.full() {
 			continue
 		}
 		if _, err := p.s.fetchAndMove(ctx, p.own, false); err != nil {
@@ -182,7 +183,8 @@ func (p *puller) sweep(ctx context.Context) error {
 // errStalled: the server has requests for this worker and room was told of, and yet no fetch waits there.
 var errStalled = errors.New("requests wait at the consumer, there is room, and no fetch of anyone reaches it")
 
-// watch looks for stalls. Two sights in a row are one: a fetch may be between two of its own.
+// watch looks for stores that were deleted, and for stalls. Two sights in a row are one: a fetch may be between two
+// of its own.
 func (p *puller) watch(ctx context.Context) error {
 	tick := time.NewTicker(p.s.cfg.Periods.Watchdog)
 	defer tick.Stop()
@@ -193,13 +195,17 @@ func (p *puller) watch(ctx context.Context) error {
 		case <-tick.C:
 		}
 		short, cancel := context.WithTimeout(ctx, p.s.cfg.Periods.Request)
-		info, err := p.shared.Info(short)
+		_, err := p.s.provision.stores(short) // nobody is told when a stream to which events go is gone
+		var info *jetstream.ConsumerInfo
+		if err == nil {
+			info, err = p.shared.Info(short)
+		}
 		cancel()
 		switch {
 		case ctx.Err() != nil:
 			return nil
 		case err != nil:
-			return fmt.Errorf("look at the consumer: %w", err)
+			return fmt.Errorf("look at the stores: %w", err)
 		case info.NumPending > 0 && info.NumWaiting == 0 && p.s.places.room() > 0:
 			sights++
 		default:
