@@ -1,7 +1,9 @@
 package capability_test
 
 import (
+	"context"
 	"errors"
+	"log/slog"
 	"testing"
 	"time"
 
@@ -52,11 +54,7 @@ func puts(t *testing.T, b *bed) func() *schemas.Advertisement {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if err := watcher.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { _ = watcher.Stop() }) // its bucket may be gone
 	return func() *schemas.Advertisement {
 		t.Helper()
 		select {
@@ -164,6 +162,49 @@ func TestBeatsGoOnWithoutABucket(t *testing.T) {
 	put := puts(t, b)
 	if put() == nil {
 		t.Error("the node was deleted, want it kept once there is a bucket")
+	}
+}
+
+// signals is a log that tells a channel of what is worth an info.
+type signals chan string
+
+func (s signals) Enabled(_ context.Context, level slog.Level) bool { return level >= slog.LevelInfo }
+func (s signals) WithAttrs([]slog.Attr) slog.Handler               { return s }
+func (s signals) WithGroup(string) slog.Handler                    { return s }
+func (s signals) Handle(_ context.Context, r slog.Record) error {
+	select {
+	case s <- r.Message:
+	default:
+	}
+	return nil
+}
+
+func TestPutThatFailedIsMadeGood(t *testing.T) {
+	b := newBed(t)
+	told := make(signals, 1)
+	a, err := capability.NewAdvertiser(capability.AdvertiserConfig{Conn: b.conn, Node: nodeName("n1"), Log: slog.New(told), Put: time.Hour,
+		Source: func() *schemas.Advertisement { return ad("n1", "b1") }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	put := puts(t, b)
+	start(t, a)
+	put()
+	if err := b.js.DeleteKeyValue(waitCtx(t), mesh.NodeBucket()); err != nil {
+		t.Fatal(err)
+	}
+	a.Nudge()
+	select {
+	case <-told: // it failed
+	case <-waitCtx(t).Done():
+		t.Fatal("nothing is told of a put that failed")
+	}
+	b.makeBucket(t)
+	if _, err := b.kv.Get(waitCtx(t), "n1"); err == nil {
+		return
+	}
+	if put := puts(t, b); put() == nil {
+		t.Error("the node was deleted, want it kept")
 	}
 }
 

@@ -48,7 +48,6 @@ type Registry struct {
 	mu       sync.Mutex // guards what follows
 	table    table
 	healthy  time.Time // since when nothing was missed; zero: not now
-	probed   time.Time // when that was last checked
 	rejected uint64
 	watchers map[chan struct{}]struct{}
 }
@@ -115,17 +114,12 @@ func (r *Registry) Fitting(model schemas.Model, tokens int, self schemas.Node) (
 	return schemas.Node{}, false
 }
 
-// HealthySince is since when no news can have been missed; false while that is not known. Only a node that was
-// silent all that time is absent.
+// HealthySince is since when no news can have been missed; false while that is not known. A connection that hangs is found
+// out after RegistryConfig's Probe and Request, so that it means something only over a longer time than the two.
 func (r *Registry) HealthySince() (time.Time, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.healthy, r.healthyAt(r.cfg.Clock.Now())
-}
-
-// healthyAt also wants a recent check: a connection that hangs tells nobody.
-func (r *Registry) healthyAt(now time.Time) bool {
-	return !r.healthy.IsZero() && now.Sub(r.probed) <= r.cfg.Probe+2*r.cfg.Request
+	return r.healthy, !r.healthy.IsZero()
 }
 
 // Sighted says that no news can have been missed for so long: only then absence means anything.

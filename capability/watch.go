@@ -106,7 +106,6 @@ func (r *Registry) check(ctx context.Context, kv jetstream.KeyValue, made time.T
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.probed = now
 	r.table.expire(now, r.cfg.Forget)
 	return nil
 }
@@ -141,7 +140,7 @@ func (r *Registry) sees() {
 	now := r.cfg.Clock.Now()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.healthy, r.probed = now, now
+	r.healthy = now
 }
 
 // missed begins a new one.

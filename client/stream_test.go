@@ -111,6 +111,33 @@ func TestTokensLostWhileDisconnectedAreFilledIn(t *testing.T) {
 	}
 }
 
+func TestStreamOfEventsThatWasMadeAgainIsReadFromItsBeginning(t *testing.T) {
+	b := newBed(t)
+	proxy := natsservertest.StartProxy(t, b.url)
+	conn := natsservertest.Connect(t, proxy.URL(), nats.IgnoreDiscoveredServers(), nats.ReconnectBufSize(-1))
+	s := generate(t, clientOn(t, conn), request())
+	proxy.Cut()
+	b.say(t, turn1, started(1, 0), tokens(1, 0, "a", 1), tokens(1, 1, "b", 2), tokens(1, 2, "c", 3))
+	proxy.Heal()
+	for text := ""; text != "abc"; {
+		if more, ok := next(t, s).(client.Text); ok {
+			text += more.Text
+		}
+	}
+	proxy.Cut()
+	if err := b.js.DeleteStream(waitCtx(t), mesh.EventStream()); err != nil {
+		t.Fatal(err)
+	}
+	if err := makeStores(waitCtx(t), b.js); err != nil {
+		t.Fatal(err)
+	}
+	b.say(t, turn1, started(2, 0), tokens(2, 0, "x", 9), completed(2, 1))
+	proxy.Heal()
+	if got, err := read(s); err != nil || got != `start2 reset@0 "x"@0 final` {
+		t.Errorf("%s, %v", got, err)
+	}
+}
+
 func TestTurnThatEndedOtherwiseIsATypedError(t *testing.T) {
 	b := newBed(t)
 	s := generate(t, b.connect(t), request())

@@ -314,6 +314,21 @@ func TestNodeThatIsGoneOrLeavingGetsNoTurn(t *testing.T) {
 	}
 }
 
+func TestSessionThatIsNotKeptAnyMoreGoesToAnyNode(t *testing.T) {
+	b := newBed(t)
+	b.advertise(t, nil)
+	c := b.connect(t)
+	keepTurn(t, b, c)
+	s := generate(t, c, turn(2))
+	b.say(t, s.ID(), started(1, 0), completed(1, 0))
+	if _, err := s.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if lane := generate(t, c, turn(3)).Lane(); lane != schemas.AnyLane {
+		t.Errorf("lane %s after a turn that was not kept, want any", lane)
+	}
+}
+
 func TestNodeThatIsSilentGetsNoTurn(t *testing.T) {
 	b := newBed(t)
 	b.advertise(t, nil)

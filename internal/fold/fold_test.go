@@ -48,6 +48,7 @@ func TestEventsAreFoldedByTheReadersRules(t *testing.T) {
 		{"and counts once they came", []schemas.Event{started(1, 0), tokens(1, 0, "a", 1), started(2, 2), tokens(1, 1, "b", 2), started(2, 2), tokens(2, 2, "c", 3), completed(2, 3)}, "abc", 3, fold.Whole},
 		{"the new tokens of an event known in part count", []schemas.Event{started(1, 0), tokens(1, 0, "ab", 1, 2), tokens(1, 2, "c", 3), tokens(1, 2, "cd", 3, 4)}, "abcd", 4, fold.Open},
 		{"but not where text and tokens cannot be parted", []schemas.Event{started(1, 0), tokens(1, 0, "ab", 1, 2), tokens(1, 1, "bc", 2, 3)}, "ab", 2, fold.Gap},
+		{"however alike the texts are", []schemas.Event{started(1, 0), tokens(1, 0, "aa", 1, 2), tokens(1, 1, "aab", 2, 3)}, "aa", 2, fold.Gap},
 		{"nor where they contradict", []schemas.Event{started(1, 0), tokens(1, 0, "a", 1), tokens(1, 0, "xy", 1, 2)}, "a", 1, fold.Gap},
 		{"a cut inside an event drops the whole event", []schemas.Event{started(1, 0), tokens(1, 0, "a", 1), tokens(1, 1, "bc", 2, 3), started(2, 2)}, "a", 1, fold.Gap},
 		{"a keepalive beyond the tokens shows a gap", []schemas.Event{started(1, 0), alive(1, 0)}, "", 0, fold.Gap},
