@@ -132,8 +132,8 @@ func (s *Service) disconnect() {
 		s.registry.Stop()
 	}
 	s.endHard(nil)
-	if e, ok := s.cfg.Engine.(interface{ Interrupt() }); ok {
-		e.Interrupt() // a hung or very long call would keep the engine's goroutine
+	if e, ok := s.cfg.Engine.(interface{ Interrupt() }); ok && s.sched.Pending() > 0 {
+		e.Interrupt() // a long call would keep the engine's goroutine, for turns that nobody waits for
 	}
 	s.tasks.Wait()
 	s.background.Wait()

@@ -76,9 +76,5 @@ func (s *Service) Abort() {
 	s.ready.Store(false)
 	s.draining.Store(true)
 	s.places.shut(true)
-	if s.control != nil {
-		s.control.Close()
-		s.stream.conn.Close()
-	}
 	s.endHard(errAborted)
 }

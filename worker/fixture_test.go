@@ -44,14 +44,14 @@ var (
 
 // mesh is a server, and a client's connection to it.
 type mesh struct {
-	t      *testing.T
+	t      testing.TB
 	ctx    context.Context
 	server *natsserver.Server
 	conn   *nats.Conn
 	js     jetstream.JetStream
 }
 
-func newMesh(t *testing.T) *mesh {
+func newMesh(t testing.TB) *mesh {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	t.Cleanup(cancel)
@@ -157,7 +157,7 @@ func request(session string, turn schemas.Turn, newTokens int) *schemas.Request 
 }
 
 // undisturbed are the tokens that a request yields when it runs alone, without a bus.
-func undisturbed(t *testing.T, r *schemas.Request) []int64 {
+func undisturbed(t testing.TB, r *schemas.Request) []int64 {
 	t.Helper()
 	engine, err := goengine.New(goengine.Config{EOGBias: -1000, Seed: 1})
 	if err != nil {

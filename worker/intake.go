@@ -275,7 +275,7 @@ func (s *Service) newTurn(d *delivery, p *plan, held ledger.Record) (*turn, erro
 	if err != nil {
 		return nil, err
 	}
-	t := &turn{s: s, id: d.id, key: turnKey(d.id), req: d.req, plan: p, lease: d.lease, place: d.place, out: out, held: held,
+	t := &turn{s: s, claimed: time.Now(), id: d.id, key: turnKey(d.id), req: d.req, plan: p, lease: d.lease, place: d.place, out: out, held: held,
 		nudges: make(chan struct{}, 1), heard: make(chan struct{}, 1), ended: make(chan ending, 1), gone: make(chan struct{})}
 	t.ctx, t.cancel = context.WithCancel(s.hard)
 	return t, nil

@@ -159,31 +159,30 @@ func (s *Service) empty(ctx context.Context, node schemas.Node) error {
 	if err != nil {
 		return err
 	}
-	_, err = s.fetchAndMove(ctx, consumer, true)
-	return err
+	return s.fetchAndMove(ctx, consumer, true)
 }
 
 // laneBatch is how many requests are moved at once.
 const laneBatch = 32
 
 // fetchAndMove takes what waits at a consumer without a place for it.
-func (s *Service) fetchAndMove(ctx context.Context, consumer jetstream.Consumer, rescue bool) (total int, err error) {
+func (s *Service) fetchAndMove(ctx context.Context, consumer jetstream.Consumer, rescue bool) error {
 	for ctx.Err() == nil {
 		sent := time.Now()
 		batch, err := consumer.FetchNoWait(laneBatch)
 		if err != nil {
-			return total, err
+			return err
 		}
 		n := 0
 		for msg := range batch.Messages() {
 			n++
 			s.accept(msg, sent, nil, rescue)
 		}
-		if total += n; n < laneBatch || batch.Error() != nil {
-			return total, batch.Error()
+		if n < laneBatch || batch.Error() != nil {
+			return batch.Error()
 		}
 	}
-	return total, ctx.Err()
+	return ctx.Err()
 }
 
 // forget deletes the consumers of nodes that have been absent for long and have nothing waiting.

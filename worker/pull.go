@@ -174,7 +174,7 @@ func (p *puller) sweep(ctx context.Context) error {
 		if !p.s.places.full() {
 			continue
 		}
-		if _, err := p.s.fetchAndMove(ctx, p.own, false); err != nil {
+		if err := p.s.fetchAndMove(ctx, p.own, false); err != nil {
 			return fmt.Errorf("empty the own lane: %w", err)
 		}
 	}

@@ -116,6 +116,8 @@ func (s *Service) run(ctx context.Context, ready func()) (err error) {
 	case <-ctx.Done():
 	case <-s.hard.Done(): // the engine failed, or a test killed the service
 		s.Abort()
+		s.control.Close()
+		s.stream.conn.Close()
 		pulling.Wait()
 		return context.Cause(s.hard)
 	}

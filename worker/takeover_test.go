@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/meshnet/node/internal/goengine"
+	"github.com/meshnet/node/internal/natsserver/natsservertest"
 	"github.com/meshnet/node/schemas"
 	"github.com/meshnet/node/worker"
 )
@@ -321,4 +322,109 @@ func TestServerRestartUnderATurnLosesNothing(t *testing.T) {
 	nr := m.read(next.ID())
 	m.submit(next, schemas.AnyLane)
 	nr.whole(next)
+}
+
+// The cancel that won before the owner died binds whoever takes the turn over.
+func TestCancelledTurnOfADeadWorkerEndsAtItsTakeover(t *testing.T) {
+	m := newMesh(t)
+	gate := goengine.NewGate(goengine.OpDecode)
+	first := m.start("n1", gated(gate))
+	defer gate.Open()
+	req := request("s1", 1, 20)
+	r := m.read(req.ID())
+	m.submit(req, schemas.AnyLane)
+	m.step(gate, 5)
+	r.untilTokens(6)
+	first.Abort()
+	m.start("n2")
+	if reply := m.ask(schemas.OpCancel, req.ID()); reply.Outcome != schemas.CancelMarked {
+		t.Errorf("reply is %+v", reply)
+	}
+	final := r.final()
+	gate.Open()
+	m.wantOutcome(r, final, schemas.Cancelled, "", 1)
+	if final.Count != r.fold.Len() || len(r.starts()) != 1 {
+		t.Errorf("final counts %d, the reader has %d; %s", final.Count, r.fold.Len(), r.story())
+	}
+}
+
+// A request that a dead node was running in its own lane is rescued too, and goes on.
+func TestTurnOfADeadNodesLaneIsRescuedAndGoneOnWith(t *testing.T) {
+	m := newMesh(t)
+	gate := goengine.NewGate(goengine.OpDecode)
+	first := m.start("n1", gated(gate))
+	defer gate.Open()
+	req := request("s1", 1, 20)
+	r := m.read(req.ID())
+	m.submit(req, schemas.NodeLane(first.id))
+	m.step(gate, 5)
+	r.untilTokens(6)
+	first.Abort()
+	gate.Open()
+	m.start("n2", func(c *worker.Config, _ *goengine.Config) {
+		c.Periods.Rescue, c.Periods.DeadAfter = 200*time.Millisecond, 300*time.Millisecond
+	})
+	final := r.whole(req)
+	if final.Attempt != 2 || len(r.starts()) != 2 {
+		t.Errorf("attempts: %s", r.story())
+	}
+	m.empty()
+	m.onlyWork(req.ID())
+}
+
+func TestTokensLostWithTheConnectionAreSentAgain(t *testing.T) {
+	m := newMesh(t)
+	proxy := natsservertest.StartProxy(t, m.server.ClientURL())
+	gate := goengine.NewGate(goengine.OpDecode)
+	n := m.start("n1", gated(gate), func(c *worker.Config, _ *goengine.Config) { c.URL, c.Periods.AckWait = proxy.URL(), 20*time.Second })
+	defer gate.Open()
+	req := request("s1", 1, 30)
+	r := m.read(req.ID())
+	m.submit(req, schemas.AnyLane)
+	m.step(gate, 3)
+	r.untilTokens(4)
+	proxy.Stall(natsservertest.ToServer) // what is sent now is lost
+	m.step(gate, 10)
+	proxy.Cut()
+	m.poll("the worker notices", func() bool { return !n.Ready() })
+	m.step(gate, 5)
+	proxy.Heal()
+	m.poll("the worker is back", n.Ready)
+	gate.Open()
+	r.whole(req)
+	m.empty()
+	for _, started := range r.starts() {
+		if started.Attempt != 1 {
+			t.Errorf("attempts: %s", r.story())
+		}
+	}
+}
+
+func TestSecondTurnInTheNodesLaneIsHot(t *testing.T) {
+	m := newMesh(t)
+	n := m.start("n1")
+	first := request("s1", 1, 5)
+	first.Keep = true
+	r := m.read(first.ID())
+	m.submit(first, schemas.AnyLane)
+	if final := r.whole(first); !final.Kept || final.Node != n.id {
+		t.Fatalf("final is %+v", final)
+	}
+	second := request("s1", 2, 5)
+	longer := *first.Prompt + " and so on"
+	second.Prompt, second.RequireHot = &longer, true
+	r = m.read(second.ID())
+	m.submit(second, schemas.NodeLane(n.id))
+	final := r.final()
+	started := r.starts()[0]
+	if final.Reason != schemas.Completed || started.CachedTokens == 0 || started.Miss != "" || final.Usage.CachedTokens != started.CachedTokens {
+		t.Errorf("started is %+v, final %+v", started, final)
+	}
+	cold := request("s2", 1, 5)
+	cold.RequireHot = true
+	r = m.read(cold.ID())
+	m.submit(cold, schemas.AnyLane)
+	if final := r.final(); final.Reason != schemas.CacheMiss || final.Error == nil || final.Error.Miss != schemas.MissNever {
+		t.Errorf("final is %+v", final)
+	}
 }

@@ -73,7 +73,6 @@ func (t *turn) hasEnded() bool {
 
 // begin starts the goroutines of a claimed turn.
 func (t *turn) begin() {
-	t.claimed = time.Now()
 	t.s.stream.add(t.out)
 	t.s.tasks.Go(t.run)
 }
