@@ -1,6 +1,7 @@
 package client_test
 
 import (
+	"context"
 	"errors"
 	"path/filepath"
 	"testing"
@@ -32,28 +33,7 @@ func TestTenantsPermissionsAreEnough(t *testing.T) {
 	tenant := natsservertest.Connect(t, url, nats.UserInfo("acme", "secret-ACME"), nats.CustomInboxPrefix("_INBOX_acme"))
 	c := clientOn(t, tenant)
 
-	advertiser, err := capability.NewAdvertiser(capability.AdvertiserConfig{Conn: b.conn, Node: node1, Log: quiet, Source: func() *schemas.Advertisement {
-		return capability.Snapshot(&capability.Identity{Boot: schemas.Must(schemas.ParseBoot("b1")), Model: schemas.Must(schemas.ParseModel("stories"))},
-			&capability.Moment{State: schemas.NodeReady, Facts: scheduler.Facts{ContextTokens: 512, Head: true, Tail: true}})
-	}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := advertiser.Start(waitCtx(t)); err != nil {
-		t.Fatal(err)
-	}
-	defer advertiser.Stop()
-	peers, err := capability.NewRegistry(capability.RegistryConfig{Conn: b.conn, Log: quiet})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := peers.Start(waitCtx(t)); err != nil {
-		t.Fatal(err)
-	}
-	defer peers.Stop()
-	if err := part.Ready(waitCtx(t), peers); err != nil {
-		t.Fatal(err)
-	}
+	playNode(t, b)
 	b.answer(t, func(*schemas.TurnRequest) *schemas.TurnReply { return done(completed(1, 2)) })
 
 	r := request()
@@ -82,6 +62,31 @@ func TestTenantsPermissionsAreEnough(t *testing.T) {
 		}
 		if err := conn.LastError(); errors.Is(err, nats.ErrPermissionViolation) {
 			t.Errorf("%s: %v", who, err)
+		}
+	}
+}
+
+// playNode advertises n1, and knows of other nodes, as a worker does.
+func playNode(t *testing.T, b *bed) {
+	t.Helper()
+	advertiser, err := capability.NewAdvertiser(capability.AdvertiserConfig{Conn: b.conn, Node: node1, Log: quiet, Source: func() *schemas.Advertisement {
+		return capability.Snapshot(&capability.Identity{Boot: schemas.Must(schemas.ParseBoot("b1")), Model: schemas.Must(schemas.ParseModel("stories"))},
+			&capability.Moment{State: schemas.NodeReady, Facts: scheduler.Facts{ContextTokens: 512, Head: true, Tail: true}})
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	peers, err := capability.NewRegistry(capability.RegistryConfig{Conn: b.conn, Log: quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range []part.Part{advertiser, peers} {
+		if err := p.Start(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(p.Stop)
+		if err := part.Ready(waitCtx(t), p); err != nil {
+			t.Fatal(err)
 		}
 	}
 }

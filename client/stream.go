@@ -75,7 +75,8 @@ func (c *Client) subscribe(ctx context.Context, id schemas.TurnID) (*Stream, err
 
 // Attach goes on with the stream of a turn that was submitted before, by this client or one that is gone. from is how
 // many tokens its caller has: the stream yields what comes after, beginning with a Reset where those do not stand any
-// more. Turns of the last quarter of an hour can be read from 0.
+// more. Events are kept for a quarter of an hour; of older turns there is the final only. A turn that nobody knows
+// cannot be told from one that waits: the stream is then silent until ctx ends, for at most an hour.
 func (c *Client) Attach(ctx context.Context, tenant, session string, turn uint64, from int) (*Stream, error) {
 	id, err := turnID(tenant, session, turn)
 	if err != nil {
