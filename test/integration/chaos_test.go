@@ -1,0 +1,238 @@
+package integration
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/meshnet/node/client"
+	"github.com/meshnet/node/internal/natsserver"
+	"github.com/meshnet/node/internal/natsserver/natsservertest"
+	"github.com/meshnet/node/internal/testmodel"
+	"github.com/meshnet/node/schemas"
+)
+
+// chaosTurnsEnv asks for more turns than a usual test run has time for.
+const chaosTurnsEnv = "MESHNET_CHAOS_TURNS"
+
+const (
+	chaosClients = 20
+	chaosPrompts = 10 // different ones
+	chaosTokens  = 120
+	chaosKill    = 2 * time.Second // from one kill to the next
+)
+
+// Workers are killed all the time; every turn has one final and one work record all the same, and its own text.
+func TestKilledAndRestartedWorkersLoseAndDoubleNothing(t *testing.T) {
+	turns := 60
+	if n, err := strconv.Atoi(os.Getenv(chaosTurnsEnv)); err == nil {
+		turns = n
+	}
+	server := natsservertest.Start(t, natsserver.Options{})
+	args := []string{"--model", testmodel.Path(t, "30layers-tiny", "f16"), "--name", "m", "--ctx", "512", "--max-active", "4", "--exact"}
+	names := []string{"a", "b", "c"}
+	first := startWorker(t, server.ClientURL(), names[0], args...)
+	c := meshClient(t, server.ClientURL())
+	want := make([]string, chaosPrompts)
+	for i := range want {
+		result, err := generate(t, c, chaosRequest("baseline", i, i+1), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want[i] = result.Text
+	}
+	workers := []*workerProcess{first, startWorker(t, server.ClientURL(), names[1], args...), startWorker(t, server.ClientURL(), names[2], args...)}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runChaosClients(t, c, turns, want)
+	}()
+	kills := 0
+	for tick := time.Tick(chaosKill); ; kills++ {
+		select {
+		case <-tick:
+			i := kills % len(workers)
+			workers[i].kill()
+			workers[i] = startWorker(t, server.ClientURL(), names[i], args...)
+			continue
+		case <-done:
+		}
+		break
+	}
+	t.Logf("%d turns, %d kills", turns, kills)
+	checkNothingLeft(t, server.ClientURL(), turns+chaosPrompts)
+}
+
+func chaosRequest(session string, prompt, turn int) client.Request {
+	req := meshRequest(session, chaosTokens)
+	req.Prompt = fmt.Sprintf("%d: Once upon a time there was a small fox.", prompt*prompt*37)
+	req.Turn, req.RetryQuota = uint64(turn), true
+	return req
+}
+
+// runChaosClients runs the turns from many clients at once and compares each text.
+func runChaosClients(t *testing.T, c *client.Client, turns int, want []string) {
+	next := make(chan int)
+	var clients sync.WaitGroup
+	for i := range chaosClients {
+		clients.Go(func() {
+			for n := range next {
+				prompt := n % chaosPrompts
+				result, err := generate(t, c, chaosRequest(fmt.Sprint("client", i), prompt, n+1), nil)
+				if err != nil {
+					t.Errorf("turn %d: %v", n+1, err)
+				} else if result.Text != want[prompt] {
+					t.Errorf("turn %d, attempt %d: %.100q, undisturbed %.100q", n+1, result.Final.Attempt, result.Text, want[prompt])
+				}
+			}
+		})
+	}
+	for n := range turns {
+		next <- n
+	}
+	close(next)
+	clients.Wait()
+}
+
+// checkNothingLeft looks at the stores: no request is left, and every turn has one final and one work record.
+func checkNothingLeft(t *testing.T, url string, turns int) {
+	nc, err := nats.Connect(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	var prefix schemas.Prefix
+	requests, err := js.Stream(ctx, prefix.RequestStream())
+	if err != nil {
+		t.Fatal(err)
+	}
+	awaitEmpty(ctx, t, js, requests)
+	finals, works := make(map[string]map[string]bool), make(map[string]int)
+	readStream(ctx, t, js, prefix.EventStream(), func(msg jetstream.Msg) {
+		if event, err := schemas.DecodeEvent(msg.Data()); err == nil {
+			if _, ok := event.(*schemas.Final); ok {
+				if finals[msg.Subject()] == nil {
+					finals[msg.Subject()] = make(map[string]bool)
+				}
+				finals[msg.Subject()][string(msg.Data())] = true
+			}
+		}
+	})
+	readStream(ctx, t, js, prefix.WorkStream(), func(msg jetstream.Msg) {
+		record, err := schemas.Decode[schemas.WorkRecord](msg.Data())
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		works[fmt.Sprint(record.Tenant, "/", record.Session, "/", record.Turn)]++
+	})
+	if len(finals) != turns || len(works) != turns {
+		t.Errorf("%d turns have a final and %d a work record; there were %d", len(finals), len(works), turns)
+	}
+	for subject, different := range finals {
+		if len(different) != 1 {
+			t.Errorf("%s has %d different finals", subject, len(different))
+		}
+	}
+	for turn, n := range works {
+		if n != 1 {
+			t.Errorf("turn %s has %d work records", turn, n)
+		}
+	}
+}
+
+// awaitEmpty waits until no request is left: an ack that was lost with its worker is made good by the redelivery, which may be
+// put off by half a minute.
+func awaitEmpty(ctx context.Context, t *testing.T, js jetstream.JetStream, requests jetstream.Stream) {
+	for tick := time.Tick(100 * time.Millisecond); ; {
+		info, err := requests.Info(ctx, jetstream.WithSubjectFilter(">"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if info.State.Msgs == 0 {
+			return
+		}
+		select {
+		case <-tick:
+			continue
+		case <-ctx.Done():
+		}
+		t.Errorf("%d requests are left: %v", info.State.Msgs, info.State.Subjects)
+		describeLeft(t, js, requests, info.State.FirstSeq, info.State.LastSeq)
+		return
+	}
+}
+
+// describeLeft logs the requests that are left, what the ledger says of them, and where the consumers are.
+func describeLeft(t *testing.T, js jetstream.JetStream, requests jetstream.Stream, first, last uint64) {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	turns, err := js.KeyValue(ctx, schemas.Prefix{}.TurnBucket())
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	for seq := first; seq <= last; seq++ {
+		msg, err := requests.GetMsg(ctx, seq)
+		if err != nil {
+			continue
+		}
+		id, err := schemas.DecodeTurnID(msg.Data)
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		entry, err := turns.Get(ctx, id.Key())
+		if err != nil {
+			t.Logf("request %d (%s) of turn %s, headers %v: %v", seq, msg.Subject, id, msg.Header, err)
+			continue
+		}
+		record, err := schemas.Decode[schemas.LedgerRecord](entry.Value())
+		t.Logf("request %d (%s) of turn %s, headers %v: record %+v, running %+v, %v", seq, msg.Subject, id, msg.Header, record, record.Running, err)
+	}
+	for info := range requests.ListConsumers(ctx).Info() {
+		t.Logf("consumer %s: %d pending, %d ack pending, %d redelivered, %d waiting, ack floor %d", info.Name, info.NumPending, info.NumAckPending,
+			info.NumRedelivered, info.NumWaiting, info.AckFloor.Stream)
+	}
+}
+
+// readStream calls f for every message that a stream holds now.
+func readStream(ctx context.Context, t *testing.T, js jetstream.JetStream, name string, f func(jetstream.Msg)) {
+	stream, err := js.Stream(ctx, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := stream.Info(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	consumer, err := stream.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	messages, err := consumer.Messages()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer messages.Stop()
+	for left := info.State.Msgs; left > 0; left-- {
+		msg, err := messages.Next(jetstream.NextContext(ctx))
+		if err != nil {
+			t.Fatal(err)
+		}
+		f(msg)
+	}
+}
