@@ -26,7 +26,7 @@ const (
 	chaosClients = 20
 	chaosPrompts = 10 // different ones
 	chaosTokens  = 120
-	chaosKill    = 2 * time.Second // from one kill to the next
+	chaosKill    = 3 * time.Second // from one kill to the next
 )
 
 // Workers are killed all the time; every turn has one final and one work record all the same, and its own text.
