@@ -62,6 +62,12 @@ func (s *Service) firstStores(ctx context.Context) error {
 		return err
 	}
 	s.ledger = &turnLedger{kv: turns, timeout: s.cfg.Periods.Request}
+	for _, want := range []jetstream.ConsumerConfig{s.provision.ownConsumer(s.cfg.Node), s.provision.sharedConsumer(s.cfg.Model)} {
+		var wrong *settingError
+		if _, err := s.provision.durable(ctx, want); errors.As(err, &wrong) {
+			return err // waiting for it would not help; whatever else it is, the puller waits for
+		}
+	}
 	return s.measure(ctx)
 }
 

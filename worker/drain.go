@@ -7,8 +7,11 @@ import (
 	"github.com/meshnet/node/scheduler"
 )
 
-// Drain stops taking work, or takes it again. What runs goes on.
+// Drain stops taking work, or takes it again unless the service is stopping. What runs goes on.
 func (s *Service) Drain(on bool) {
+	if !on && s.stopping.Load() {
+		return
+	}
 	s.draining.Store(on)
 	s.places.shut(on)
 	if on {
@@ -25,6 +28,7 @@ func (s *Service) Drain(on bool) {
 // shutdown ends the service without losing anything: no new requests, then the active turns' ends or
 // hand-overs, then everything else. The order is the protocol's.
 func (s *Service) shutdown(pulling *sync.WaitGroup) {
+	s.stopping.Store(true)
 	s.ready.Store(false)
 	s.Drain(true)
 	pulling.Wait() // the last fetch expires; what it brings is given back
@@ -73,6 +77,7 @@ func (s *Service) interrupt() {
 // Abort ends the service as a crash would: nothing is handed over, told or acked. It is for whoever finds that the
 // engine cannot be trusted any more. Stop has to follow.
 func (s *Service) Abort() {
+	s.stopping.Store(true)
 	s.ready.Store(false)
 	s.draining.Store(true)
 	s.places.shut(true)

@@ -124,6 +124,11 @@ func (t *turn) handOver(end ending, delay time.Duration) error {
 	}
 	t.s.stream.farewell(t.ctx, t.out)
 	t.s.log.Info("turn handed over", "turn", t.id)
+	if d := t.leased(); t.s.mine(d) && t.s.draining.Load() {
+		// Nobody else reads this node's lane. The copy descends from the request that the record names, and so
+		// may take the turn over.
+		return t.s.moveLeased(t.ctx, d, t.lease, &move{to: schemas.AnyLane, cause: moveDrain})
+	}
 	return t.lease.nak(delay)
 }
 

@@ -218,7 +218,7 @@ func (s *Service) adopt(ctx context.Context, d *delivery, decision ledger.Decisi
 			return false, err
 		}
 	}
-	if !live.lease.adopt(d.lease) {
+	if !live.adopt(d) {
 		return true, nil // the session is over or lost its lease: the next delivery finds out what became of it
 	}
 	live.nudge()
@@ -253,10 +253,12 @@ func (s *Service) runHere(ctx context.Context, d *delivery, decision ledger.Deci
 	if err != nil {
 		return false, false, err
 	}
+	t.control = t.listen() // before anyone can learn who owns the turn
 	s.turns.add(t)
 	won, err := s.ledger.settle(ctx, d.id, &decision.Write)
 	if !won {
 		t.cancel()
+		t.deafen()
 		s.turns.remove(t)
 		close(t.gone)
 		return false, false, err
@@ -275,7 +277,7 @@ func (s *Service) newTurn(d *delivery, p *plan, held ledger.Record) (*turn, erro
 	if err != nil {
 		return nil, err
 	}
-	t := &turn{s: s, claimed: time.Now(), id: d.id, key: turnKey(d.id), req: d.req, plan: p, lease: d.lease, place: d.place, out: out, held: held,
+	t := &turn{s: s, claimed: time.Now(), id: d.id, key: turnKey(d.id), req: d.req, plan: p, delivery: d, lease: d.lease, place: d.place, out: out, held: held,
 		nudges: make(chan struct{}, 1), heard: make(chan struct{}, 1), ended: make(chan ending, 1), gone: make(chan struct{})}
 	t.ctx, t.cancel = context.WithCancel(s.hard)
 	return t, nil

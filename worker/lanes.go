@@ -81,8 +81,13 @@ func (s *Service) giveBack(ctx context.Context, d *delivery) error {
 // move publishes a copy of a request into another lane, then acks this one. Where the copy finds no room or its
 // answer does not come, this one stays: a copy too many is harmless, one too few is not.
 func (s *Service) move(ctx context.Context, d *delivery, m *move) error {
+	return s.moveLeased(ctx, d, d.lease, m)
+}
+
+// moveLeased is move for a request whose lease is another's: of the turn that adopted it.
+func (s *Service) moveLeased(ctx context.Context, d *delivery, l *lease, m *move) error {
 	if d.route.Hops >= schemas.MaxHops {
-		return d.lease.nak(ledger.Delay(int(d.meta.NumDelivered)))
+		return l.nak(ledger.Delay(int(d.meta.NumDelivered)))
 	}
 	route := d.route.Moved(d.meta.Sequence.Stream, d.meta.Timestamp, m.fit)
 	msg := &nats.Msg{Subject: s.cfg.Prefix.Request(d.subject.Model, m.to, d.id.Tenant), Header: nats.Header{}, Data: d.payload}
@@ -93,11 +98,11 @@ func (s *Service) move(ctx context.Context, d *delivery, m *move) error {
 	defer cancel()
 	if _, err := s.js.PublishMsg(short, msg); err != nil {
 		s.metrics.publishErrors.WithLabelValues("move").Inc()
-		return errors.Join(fmt.Errorf("move a request: %w", err), d.lease.nak(ledger.Delay(int(d.meta.NumDelivered))))
+		return errors.Join(fmt.Errorf("move a request: %w", err), l.nak(ledger.Delay(int(d.meta.NumDelivered))))
 	}
 	s.metrics.moves.WithLabelValues(m.cause).Inc()
 	s.log.Info("request moved", "turn", d.id, "to", m.to, "cause", m.cause)
-	return d.lease.ack(ctx)
+	return l.ack(ctx)
 }
 
 // rescueRuns looks for lanes of dead nodes now and then, until ctx ends.

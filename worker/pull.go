@@ -35,6 +35,7 @@ func (p *puller) supervise(ctx context.Context) {
 		Max: p.s.cfg.Periods.ReconnectMax,
 		Failed: func(err error, inARow int, wait time.Duration) {
 			p.s.ready.Store(false)
+			p.s.ads.Nudge()
 			p.s.log.Warn("pulling failed; it is tried again", "error", err, "in_a_row", inARow, "wait", wait)
 		},
 	}.Run(ctx, p.run)

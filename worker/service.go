@@ -56,6 +56,7 @@ type Service struct {
 
 	ready    atomic.Bool // pulling
 	draining atomic.Bool
+	stopping atomic.Bool
 	opened   sync.Once
 	open     func() // closes Life's started
 	http     *httpServer

@@ -98,6 +98,19 @@ func TestWorkerSaysWhichSettingOfAStoreDiffers(t *testing.T) {
 	}
 }
 
+func TestWorkerWithAnotherAckWaitThanTheConsumersEndsWithAnError(t *testing.T) {
+	m := newMesh(t)
+	m.start("n1")
+	cfg, _ := m.config("n2", func(c *worker.Config, _ *goengine.Config) { c.Periods.AckWait = 7 * time.Second })
+	service, err := worker.New(cfg)
+	m.check(err)
+	m.check(service.Start(context.Background()))
+	defer service.Stop()
+	if err := part.Ready(m.ctx, service); err == nil || !strings.Contains(err.Error(), "consumer req-toy: ack_wait is 1.5s; it must be 7s") {
+		t.Errorf("error is %v", err)
+	}
+}
+
 func TestWorkerThatOnlyVerifiesMakesNoFileStore(t *testing.T) {
 	m := newMesh(t)
 	cfg, _ := m.config("n1", func(c *worker.Config, _ *goengine.Config) { c.Provision = worker.ProvisionVerify })

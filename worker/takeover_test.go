@@ -249,6 +249,46 @@ func TestDrainedWorkerHandsItsTurnOver(t *testing.T) {
 	m.onlyWork(req.ID())
 }
 
+// A turn that is running from the node's own lane, which nobody else reads, is moved.
+func TestDrainedWorkersOwnLaneIsHandedOverToo(t *testing.T) {
+	m := newMesh(t)
+	gate := goengine.NewGate(goengine.OpDecode)
+	unhurried := func(c *worker.Config, _ *goengine.Config) { c.DrainTimeout, c.Periods.AckWait = -1, 20*time.Second }
+	first := m.start("n1", gated(gate), unhurried)
+	defer gate.Open()
+	req := request("s1", 1, 400)
+	r := m.read(req.ID())
+	m.submit(req, schemas.NodeLane(first.id))
+	m.step(gate, 5)
+	r.untilTokens(6)
+	stopped := make(chan struct{})
+	go func() {
+		first.Stop()
+		close(stopped)
+	}()
+	m.poll("it drains", func() bool { return first.State() == schemas.NodeDraining })
+	m.poll("it is interrupted", func() bool {
+		select {
+		case <-gate.Arrived():
+			gate.Pass()
+		default:
+		}
+		select {
+		case <-stopped:
+			return true
+		default:
+			return false
+		}
+	})
+	gate.Open()
+	m.start("n2", unhurried)
+	if final := r.whole(req); final.Attempt != 2 {
+		t.Errorf("attempts: %s", r.story())
+	}
+	m.empty()
+	m.onlyWork(req.ID())
+}
+
 // nats.go#2103: nothing is stranded by a worker that stops, without waiting for AckWait.
 func TestStoppedAndStartedWorkerStrandsNothing(t *testing.T) {
 	m := newMesh(t)

@@ -24,6 +24,7 @@ type turn struct {
 	place *place
 	out   *output
 
+	control   *nats.Subscription // nil: it could not be made
 	claimed   time.Time
 	lastToken time.Time // belongs to the goroutine that drives the engine
 
@@ -40,6 +41,7 @@ type turn struct {
 
 	mu        sync.Mutex // guards what follows
 	held      ledger.Record
+	delivery  *delivery // that lease is for
 	submitted bool
 	stopped   bool // ended before it was submitted
 	over      bool // its last swap, done or handed over, is written
@@ -64,6 +66,24 @@ func (t *turn) hold(rec ledger.Record) {
 	t.held = rec
 }
 
+// leased is the delivery that the lease is for.
+func (t *turn) leased() *delivery {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.delivery
+}
+
+// adopt goes on with another delivery of the request. It fails where the lease is lost or spent.
+func (t *turn) adopt(d *delivery) bool {
+	if !t.lease.adopt(d.lease) {
+		return false
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.delivery = d
+	return true
+}
+
 // hasEnded says whether the done record is written.
 func (t *turn) hasEnded() bool {
 	t.mu.Lock()
@@ -79,7 +99,6 @@ func (t *turn) begin() {
 
 // run is the turn's life. Whatever ends it, the turn is no longer live afterwards.
 func (t *turn) run() {
-	control := t.listen()
 	var keeping sync.WaitGroup
 	keeping.Go(t.keep)
 	end, clean := t.generate()
@@ -90,9 +109,7 @@ func (t *turn) run() {
 	}
 	t.cancel()
 	keeping.Wait()
-	if control != nil {
-		_ = control.Unsubscribe() // fails only where the connection is closed
-	}
+	t.deafen()
 	t.s.stream.remove(t.out)
 	t.s.turns.remove(t)
 	t.place.release()
@@ -119,6 +136,13 @@ func (t *turn) listen() *nats.Subscription {
 		return nil
 	}
 	return sub
+}
+
+// deafen ends listen.
+func (t *turn) deafen() {
+	if t.control != nil {
+		_ = t.control.Unsubscribe() // fails only where the connection is closed
+	}
 }
 
 func signal(c chan struct{}) {
@@ -170,9 +194,9 @@ func (t *turn) submit() {
 		t.mu.Unlock()
 		return
 	}
+	d := t.s.sched.Submit(t.request()) // under the lock, so that no stop falls between the two; it does not wait
 	t.submitted = true
 	t.mu.Unlock()
-	d := t.s.sched.Submit(t.request())
 	t.s.metrics.admission(d.Reason)
 	if d.Rejected() {
 		t.deliver(ending{Ending: scheduler.Ending{Key: t.key, Reason: scheduler.Failed}, refused: &d})
@@ -218,7 +242,7 @@ func (t *turn) stop(reason scheduler.EndReason, cause scheduler.FailCause, detai
 			}
 		}
 	case first:
-		t.deliver(ending{Ending: scheduler.Ending{Key: t.key, Reason: reason, Cause: cause, Detail: detail, Tokens: t.plan.found}})
+		t.deliver(ending{Ending: scheduler.Ending{Key: t.key, Reason: reason, Cause: cause, Detail: detail, Tokens: t.plan.replay}})
 	}
 }
 
