@@ -65,7 +65,7 @@ func npmInstall(t *testing.T, installed string, files map[string][]byte) {
 	if err := os.MkdirAll(filepath.Dir(installed), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	making, err := os.MkdirTemp(filepath.Dir(installed), "making-")
+	making, err := os.MkdirTemp(filepath.Dir(installed), "making-") //nolint:usetesting // it is renamed, which needs the same file system
 	if err != nil {
 		t.Fatal(err)
 	}
