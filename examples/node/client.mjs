@@ -1,6 +1,6 @@
 // Streams one turn from a mesh to standard output:  node client.mjs MODEL "text" [SESSION] [TURN]
-// The rules it follows are in docs/protocol.md. NATS_URL, MESHNET_TENANT and MAX_TOKENS in the environment change the
-// defaults. Exit code 0: the turn completed, and every token of it was printed.
+// The rules it follows are in docs/protocol.md. NATS_URL, NATS_USER, NATS_PASSWORD, MESHNET_TENANT and MAX_TOKENS in the
+// environment change the defaults. Exit code 0: the turn completed, and every token of it was printed.
 import { connect, nuid } from "nats";
 import { decode, encode } from "@msgpack/msgpack";
 import { setTimeout as sleep } from "node:timers/promises";
@@ -10,8 +10,8 @@ if (!prompt) console.error('usage: node client.mjs MODEL "text" [SESSION] [TURN]
 const tenant = process.env.MESHNET_TENANT ?? "default";
 const subject = `mesh.v1.tok.${tenant}.${session}.${turn}`;
 const id = { v: 1, tenant, session, turn: Number(turn) }, begun = Date.now(), deadline = begun + 600_000;
-const servers = process.env.NATS_URL ?? "nats://127.0.0.1:4222"; // user and pass go here too, where the mesh asks for them
-const nc = await connect({ servers, inboxPrefix: `_INBOX_${tenant}`, maxReconnectAttempts: -1 });
+const { NATS_URL: servers = "nats://127.0.0.1:4222", NATS_USER: user, NATS_PASSWORD: pass } = process.env;
+const nc = await connect({ servers, user, pass, inboxPrefix: `_INBOX_${tenant}`, maxReconnectAttempts: -1 });
 const js = nc.jetstream(), jsm = await nc.jetstreamManager({ checkAPI: false });
 
 // The turn so far: the attempt that counts, a piece for each token event, and how the turn ended.

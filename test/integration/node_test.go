@@ -100,7 +100,7 @@ func runNode(t *testing.T, dir, url string, args ...string) (stdout, stderr stri
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "node", append([]string{"client.mjs"}, args...)...)
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "NATS_URL="+url, "MESHNET_TENANT=t", "MAX_TOKENS=40")
+	cmd.Env = append(os.Environ(), "NATS_URL="+url, "MESHNET_TENANT="+nodeTenant, "MAX_TOKENS=40")
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	err := cmd.Run()
@@ -110,6 +110,8 @@ func runNode(t *testing.T, dir, url string, args ...string) (stdout, stderr stri
 	return out.String(), errs.String(), cmd.ProcessState.ExitCode()
 }
 
+const nodeTenant = "acme"
+
 const nodePrompt = "Once upon a time there was a small fox."
 
 func TestTheNodeJSClientReadsTheSameTextAsTheGoClient(t *testing.T) {
@@ -117,7 +119,7 @@ func TestTheNodeJSClientReadsTheSameTextAsTheGoClient(t *testing.T) {
 	server := natsservertest.Start(t, natsserver.Options{})
 	startWorker(t, server.ClientURL(), "a", "--name", "m")
 	c := meshClient(t, server.ClientURL())
-	want, err := generate(t, c, client.Request{Tenant: "t", Session: "go", Turn: 1, Model: "m", Prompt: nodePrompt, MaxNewTokens: 40}, nil)
+	want, err := generate(t, c, client.Request{Tenant: nodeTenant, Session: "go", Turn: 1, Model: "m", Prompt: nodePrompt, MaxNewTokens: 40}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -133,6 +135,28 @@ func TestTheNodeJSClientReadsTheSameTextAsTheGoClient(t *testing.T) {
 	refused, log, code := runNode(t, dir, server.ClientURL(), "m", strings.Repeat("fox ", 10_000), "long", "1")
 	if code != 1 || refused != "" || !strings.Contains(log, "rejected") {
 		t.Errorf("a prompt that fits no node: exit %d, %q, %s", code, refused, log)
+	}
+}
+
+func TestATenantsPermissionsAreEnoughForTheNodeJSClient(t *testing.T) {
+	dir := nodeClient(t)
+	for _, user := range []string{"WORKER", "OPERATOR", "ACME", "GLOBEX"} {
+		t.Setenv("MESH_"+user+"_PASSWORD", "secret-"+user)
+	}
+	permissions, err := filepath.Abs("../../deploy/nats/permissions.conf")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := natsservertest.Start(t, natsserver.Options{ConfigFile: permissions})
+	startWorker(t, server.ClientURL(), "a", "--name", "m", "--user", "worker", "--password", "secret-WORKER")
+	t.Setenv("NATS_USER", nodeTenant)
+	t.Setenv("NATS_PASSWORD", "secret-ACME")
+	first, log, code := runNode(t, dir, server.ClientURL(), "m", nodePrompt, "js", "1")
+	if code != 0 || first == "" {
+		t.Fatalf("exit %d, %q\n%s", code, first, log)
+	}
+	if again, log, code := runNode(t, dir, server.ClientURL(), "m", nodePrompt, "js", "1"); code != 0 || again != first {
+		t.Errorf("read from the stream: exit %d, %q; want %q\n%s", code, again, first, log)
 	}
 }
 
@@ -153,7 +177,7 @@ func scripted(t *testing.T, dir string, stored, live []schemas.Event) (stdout, s
 			t.Fatal(err)
 		}
 	}
-	id := schemas.TurnID{Tenant: schemas.Must(schemas.ParseTenant("t")), Session: schemas.Must(schemas.ParseSession("js")), Turn: 1}
+	id := schemas.TurnID{Tenant: schemas.Must(schemas.ParseTenant(nodeTenant)), Session: schemas.Must(schemas.ParseSession("js")), Turn: 1}
 	publish := func(events []schemas.Event) {
 		for _, e := range events {
 			if _, err := js.Publish(ctx, prefix.Tokens(id), encoded(t, e)); err != nil {
