@@ -211,6 +211,10 @@ func (m *Model) unsupported() string {
 // Facts describe the model; constant.
 func (m *Model) Facts() ModelFacts { return m.facts }
 
+// Identity is a hash of the model's header and a sample of each of its tensors, in hex: equal for equal files, however
+// they are loaded.
+func (m *Model) Identity() string { return m.header.identity }
+
 // Free unloads the model. Its engines must have been freed before; it panics otherwise.
 func (m *Model) Free() {
 	if n := m.engines.Load(); n != 0 {

@@ -148,6 +148,7 @@ func (c *runCommand) describe(cfg *worker.Config, model *llama.Model, engine *ll
 		budget.HotBudgetBytes = int64(*c.HotBudget)
 	}
 	cfg.Engine = engine
+	cfg.ModelFingerprint = model.Identity()[:32] // nodes with another number of slots go on with each other's turns
 	cfg.Scheduler = scheduler.Config{Budget: budget, StallAfter: c.StallAfter}
 	cfg.Text = worker.Text{
 		Tokenize:  model.TokenizeWithin,
