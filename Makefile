@@ -47,8 +47,8 @@ lint: llama ## check formatting, run go vet, staticcheck, golangci-lint, shellch
 	scripts/lint.sh
 
 .PHONY: demo
-demo: build ## tell a story with the embedded model, then prove that crowds change no story
-	bin/worker generate "Once upon a time"
+demo: build ## show and check a whole mesh in one process, then prove that crowds change no story
+	bin/worker demo
 	bin/worker sweep --levels 1,2,4,8
 
 .PHONY: bench

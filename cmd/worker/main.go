@@ -30,6 +30,7 @@ const (
 
 type commands struct {
 	Run      runCommand      `cmd:"" help:"Serve a model in the mesh."`
+	Demo     demoCommand     `cmd:"" help:"Show and check a whole mesh in this process."`
 	Submit   submitCommand   `cmd:"" help:"Ask the mesh for one turn and print it as it comes."`
 	Cancel   cancelCommand   `cmd:"" help:"Cancel a turn."`
 	Nodes    nodesCommand    `cmd:"" help:"List the nodes of the mesh."`
