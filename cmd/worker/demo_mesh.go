@@ -41,7 +41,7 @@ type demoMesh struct {
 	nodes  map[string]*demoNode
 	nc     *nats.Conn
 	client *client.Client
-	killed sync.WaitGroup // nodes that were killed and are being waited for
+	killed sync.WaitGroup       // nodes that were killed and are being waited for
 	deaths map[string]time.Time // when they were
 }
 
