@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/meshnet/node/client"
 	"github.com/meshnet/node/schemas"
 )
 
@@ -95,4 +96,39 @@ func TestCtrlCEndsTheDemoAndLeavesNothing(t *testing.T) {
 		t.Errorf("after Ctrl-C at the first line: %q", text)
 	}
 	checkEmpty(t, temporary)
+}
+
+// A demo that cannot fail proves nothing.
+func TestTheDemoSeesTokensThatAreLostDoubledOrOthers(t *testing.T) {
+	event := func(index int, text string, ids ...int64) client.Event {
+		return client.Text{Index: index, TokenIDs: ids, Text: text}
+	}
+	final := client.Final{Final: schemas.Final{Reason: schemas.Completed, Count: 3}}
+	for _, c := range []struct {
+		claim  string
+		same   bool
+		events []client.Event
+	}{
+		{"whole", true, []client.Event{event(0, "a", 1), event(1, "bc", 2, 3), final}},
+		{"taken back and told again", true, []client.Event{event(0, "ax", 1, 9), client.Reset{Index: 1, TextBytes: 1}, event(1, "bc", 2, 3), final}},
+		{"lost", false, []client.Event{event(0, "a", 1), event(2, "c", 3), final}},
+		{"doubled", false, []client.Event{event(0, "a", 1), event(0, "a", 1), event(1, "bc", 2, 3), final}},
+		{"others", false, []client.Event{event(0, "abd", 1, 2, 4), final}},
+		{"other text", false, []client.Event{event(0, "abd", 1, 2, 3), final}},
+		{"without an end", false, []client.Event{event(0, "abc", 1, 2, 3)}},
+	} {
+		told := &telling{alone: &generateDocument{Text: "abc", TokenIDs: []int32{1, 2, 3}}}
+		for _, e := range c.events {
+			told.take(e)
+		}
+		if told.sameAlone() != c.same {
+			t.Errorf("%s: as alone is %t", c.claim, !c.same)
+		}
+	}
+	step := &demoStep{Passed: true, view: newDemoView(io.Discard)}
+	step.claim(false, "not so")
+	step.claim(true, "so")
+	if step.Passed || len(step.Claims) != 2 || step.Claims[0].Holds {
+		t.Errorf("after a claim that does not hold: %+v", step)
+	}
 }
