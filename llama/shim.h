@@ -54,8 +54,6 @@ typedef struct mn_model_facts {
 mn_model * mn_model_load(const char * path, int fd, int n_gpu_layers, bool repack, mn_progress * progress, mn_error * err);
 void       mn_model_free(mn_model * model);
 void       mn_model_facts_get(const mn_model * model, mn_model_facts * out);
-// Length of the metadata value (which may exceed size), or -1.
-int32_t      mn_model_meta(const mn_model * model, const char * key, char * out, size_t size);
 const char * mn_model_chat_template(const mn_model * model);
 
 // Number of tokens, or minus the number needed, or INT32_MIN on error.

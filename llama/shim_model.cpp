@@ -147,10 +147,6 @@ void mn_model_facts_get(const mn_model * m, mn_model_facts * out) {
     llama_model_desc(m->model, out->description, sizeof(out->description));
 }
 
-int32_t mn_model_meta(const mn_model * m, const char * key, char * out, size_t size) {
-    return llama_model_meta_val_str(m->model, key, out, size);
-}
-
 const char * mn_model_chat_template(const mn_model * m) {
     return llama_model_chat_template(m->model, nullptr);
 }

@@ -44,10 +44,10 @@ func (submitCommand) Help() string {
 
 // submission is one run of the command.
 type submission struct {
-	cmd   *submitCommand
-	env   *environment
-	out   io.Writer
-	parts []client.Text // what was printed, to find the place of a Reset
+	cmd  *submitCommand
+	env  *environment
+	out  io.Writer
+	text []byte // what was printed, to be cut by a Reset
 }
 
 // Run is called by the command-line parser.
@@ -165,10 +165,10 @@ func (s *submission) print(event client.Event) error {
 	var err error
 	switch e := event.(type) {
 	case client.Text:
-		s.parts = append(s.parts, e)
+		s.text = append(s.text, e.Text...)
 		_, err = io.WriteString(s.out, e.Text)
 	case client.Reset:
-		err = s.printAgain(e.Index)
+		err = s.printAgain(e)
 	case client.Final:
 		_, err = io.WriteString(s.out, "\n")
 		s.summary(e)
@@ -177,16 +177,9 @@ func (s *submission) print(event client.Event) error {
 }
 
 // printAgain repeats the text that still stands after a Reset: what a terminal has shown cannot be taken back.
-func (s *submission) printAgain(index int) error {
-	var stands strings.Builder
-	for i, part := range s.parts {
-		if part.Index >= index {
-			s.parts = s.parts[:i]
-			break
-		}
-		stands.WriteString(part.Text)
-	}
-	_, err := fmt.Fprintf(s.out, "\n%s\n%s", styled(s.out, styleDim, "[another worker goes on from here]"), stands.String())
+func (s *submission) printAgain(reset client.Reset) error {
+	s.text = s.text[:min(reset.TextBytes, len(s.text))]
+	_, err := fmt.Fprintf(s.out, "\n%s\n%s", styled(s.out, styleDim, "[another worker goes on from here]"), s.text)
 	return err
 }
 
