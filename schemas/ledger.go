@@ -72,6 +72,10 @@ type RunningRecord struct {
 	// of the last token when the last of them was counted (-1: none).
 	TakeoversWithoutToken int `msgpack:"takeovers_without_token" json:"takeovers_without_token"`
 	LastIndex             int `msgpack:"last_index" json:"last_index"`
+	// Waiting: its owner has not begun to evaluate, because the turn runs only where nothing else does; its loss is no sign
+	// of poison.
+	Waiting bool `msgpack:"waiting,omitempty" json:"waiting,omitempty"`
+
 	// HandedOver: its owner drained and gave it up; the next takeover is no sign of poison.
 	HandedOver bool `msgpack:"handed_over,omitempty" json:"handed_over,omitempty"`
 }

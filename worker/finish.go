@@ -31,7 +31,7 @@ func (t *turn) finish(end ending) {
 	default:
 		err = t.conclude(end)
 	}
-	if err != nil && t.s.hard.Err() == nil {
+	if err != nil && !errors.Is(err, errNotOurs) && t.s.hard.Err() == nil {
 		t.s.log.Warn("the end of a turn is left to its redelivery", "turn", t.id, "error", err)
 	}
 }
@@ -66,7 +66,7 @@ func (t *turn) swapDone(end ending) (ledger.Record, ledger.Outcome, error) {
 		if err != nil {
 			return rec, decision.Outcome, err
 		}
-		won, err := t.settleOwn(rec, held)
+		_, won, err := t.settleOwn(rec, held)
 		if err != nil {
 			return rec, decision.Outcome, err
 		}
@@ -84,30 +84,32 @@ func (t *turn) swapDone(end ending) (ledger.Record, ledger.Outcome, error) {
 
 var errNotOurs = errors.New("the turn is another worker's")
 
-// settleOwn swaps the owner's record. Where it neither won nor failed, the record to replace has changed: decide again.
-func (t *turn) settleOwn(wrote, held ledger.Record) (won bool, err error) {
-	if _, err := t.s.ledger.swap(t.ctx, t.id, wrote); err == nil {
-		return true, nil
+// settleOwn swaps the owner's record, and returns its revision. Where it neither won nor failed, the record to replace
+// has changed: decide again.
+func (t *turn) settleOwn(wrote, held ledger.Record) (rev uint64, won bool, err error) {
+	rev, err = t.s.ledger.swap(t.ctx, t.id, wrote)
+	if err == nil {
+		return rev, true, nil
 	} else if !errors.Is(err, errSwap) {
-		return false, err
+		return 0, false, err
 	}
 	for {
 		read, err := t.s.ledger.readUntil(t.ctx, t.id)
 		if err != nil {
-			return false, err
+			return 0, false, err
 		}
 		switch ledger.AfterConflict(read, wrote, held) {
 		case ledger.Won:
-			return true, nil
+			return read.Rev, true, nil
 		case ledger.Again:
 			t.hold(read)
-			return false, nil
+			return 0, false, nil
 		case ledger.Lost:
-			t.lease.lose()
-			return false, errNotOurs
+			t.abandon("another worker has it")
+			return 0, false, errNotOurs
 		}
 		if !wait(t.ctx, minPause) { // a replica that lags
-			return false, t.ctx.Err()
+			return 0, false, t.ctx.Err()
 		}
 	}
 }
@@ -132,6 +134,28 @@ func (t *turn) handOver(end ending, delay time.Duration) error {
 	return t.lease.nak(delay)
 }
 
+// sit writes that a turn which waited to be alone begins now, unless it was cancelled meanwhile. A turn that
+// did not wait has nothing to write.
+func (t *turn) sit() (cancelled bool, err error) {
+	t.swapping.Lock()
+	defer t.swapping.Unlock()
+	for {
+		held := t.record()
+		if !held.Waiting || held.Cancel {
+			return held.Cancel, nil
+		}
+		wrote := ledger.Begin(held)
+		rev, won, err := t.settleOwn(wrote, held)
+		if err != nil {
+			return false, err
+		}
+		if won {
+			wrote.Rev = rev
+			t.hold(wrote)
+		}
+	}
+}
+
 // swapHandOver writes that the turn was handed over, unless it was cancelled.
 func (t *turn) swapHandOver() (given bool, err error) {
 	t.swapping.Lock()
@@ -141,7 +165,7 @@ func (t *turn) swapHandOver() (given bool, err error) {
 		if held.Cancel {
 			return false, nil
 		}
-		given, err := t.settleOwn(ledger.HandOver(held), held)
+		_, given, err := t.settleOwn(ledger.HandOver(held), held)
 		if given || err != nil {
 			t.mu.Lock()
 			t.over = given

@@ -150,6 +150,7 @@ func encodeRecord(rec ledger.Record) ([]byte, error) {
 		TakeoversWithoutToken: rec.Stuck,
 		LastIndex:             rec.LastIndex,
 		HandedOver:            rec.HandedOver,
+		Waiting:               rec.Waiting,
 	}})
 }
 
@@ -178,6 +179,7 @@ func decodeRecord(value []byte) (ledger.Record, error) {
 		ReqSeq:      r.ReqSeq,
 		Cancel:      r.Cancel,
 		HandedOver:  r.HandedOver,
+		Waiting:     r.Waiting,
 		Deadline:    time.UnixMilli(r.DeadlineMS),
 		Stuck:       r.TakeoversWithoutToken,
 		LastIndex:   r.LastIndex,

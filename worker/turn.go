@@ -170,7 +170,7 @@ func (t *turn) generate() (end ending, clean bool) {
 		select {
 		case <-granted:
 			granted = nil
-			t.submit()
+			t.seated()
 		case <-deadline.C:
 			t.stop(scheduler.Failed, scheduler.FailDeadline, "the deadline has passed")
 		case <-heartbeat.C():
@@ -184,6 +184,18 @@ func (t *turn) generate() (end ending, clean bool) {
 		case <-t.s.hard.Done():
 			return ending{}, false
 		}
+	}
+}
+
+// seated submits the turn, once the ledger says that it runs.
+func (t *turn) seated() {
+	switch cancelled, err := t.sit(); {
+	case err != nil:
+		t.stop(scheduler.Failed, scheduler.FailWorkerLost, err.Error()) // unless it was abandoned by then
+	case cancelled:
+		t.stop(scheduler.Cancelled, "", "")
+	default:
+		t.submit()
 	}
 }
 

@@ -175,10 +175,11 @@ func (d Decision) takeOver(rec Record, msg Message, self Self) Decision {
 	next := rec
 	next.Node, next.Boot, next.ReqSeq = self.Node, self.Boot, msg.Seq
 	next.Attempt, next.LastIndex, next.HandedOver = rec.Attempt+1, msg.LastIndex, false
+	next.Waiting = Exclusive(next.Attempt)
 	switch {
 	case msg.LastIndex > rec.LastIndex:
 		next.Stuck = 0
-	case !rec.HandedOver:
+	case !rec.HandedOver && !rec.Waiting: // what never ran has killed nobody
 		next.Stuck++
 	}
 	if next.Stuck >= MaxStuck {

@@ -165,6 +165,10 @@ var brokenRules = []struct {
 		given(func(rec *ledger.Record, msg *ledger.Message, _ *ledger.Self) { msg.LastIndex = rec.LastIndex }), "ended as poison"},
 	{"a hand-over counts as a lost worker", faults{crash: 2, drain: 1},
 		given(func(rec *ledger.Record, _ *ledger.Message, _ *ledger.Self) { rec.HandedOver = false }), "ended as poison"},
+	{"an attempt that waited to be alone counts as a lost worker", faults{crash: 3},
+		given(func(rec *ledger.Record, _ *ledger.Message, _ *ledger.Self) { rec.Waiting = false }), "ended as poison"},
+	{"a turn that has begun says that it waits", faults{crash: 5},
+		func(r *rules) { r.begin = func(held ledger.Record) ledger.Record { return held } }, "went backwards"},
 }
 
 func TestEachRuleIsNeeded(t *testing.T) {

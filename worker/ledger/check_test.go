@@ -37,8 +37,8 @@ func (w *world) checkDone(old reg) string {
 		return "there must be a work record exactly where the turn was claimed"
 	case done.claimed && (done.node != old.node || done.attempt != old.attempt):
 		return "the outcome names another owner than the one it ends"
-	case done.reason == workerLost && (old.handed || w.newToken || w.fruitless+1 < ledger.MaxStuck):
-		return "ended as poison, though it made tokens or was handed over"
+	case done.reason == workerLost && (old.handed || old.waiting || w.newToken || w.fruitless+1 < ledger.MaxStuck):
+		return "ended as poison, though it made tokens, was handed over or never ran"
 	case done.reason == workerLost && w.losses+1 < ledger.MaxStuck:
 		return "ended as poison before three workers were lost"
 	}
@@ -49,10 +49,10 @@ func (w *world) checkTakeover(old reg, onTime bool) string {
 	switch {
 	case w.newToken:
 		w.fruitless = 0
-	case !old.handed:
+	case !old.handed && !old.waiting:
 		w.fruitless++
 	}
-	if !old.handed {
+	if !old.handed && !old.waiting {
 		w.losses++
 	}
 	w.newToken = false
@@ -77,7 +77,7 @@ func (w *world) well(old reg) bool {
 	if wk.arr.stage != none && ledger.Action(wk.arr.action) == ledger.Adopt {
 		return false
 	}
-	return s.stage >= live && s.stage <= handDoubt && !s.lost && wk.boot == old.boot &&
+	return s.stage >= live && s.stage <= seatDoubt && !s.lost && wk.boot == old.boot &&
 		s.held.attempt == old.attempt
 }
 

@@ -133,20 +133,25 @@ func TestPoisonEndsAtTheThirdFruitlessTakeover(t *testing.T) {
 	type event struct {
 		last   int
 		handed bool
+		waited bool // it was lost before it was alone
 	}
 	for _, c := range []struct {
 		name   string
 		events []event
 		stuck  []int // after each takeover; -1: the turn ends
 	}{
-		{"never a token", []event{{-1, false}, {-1, false}, {-1, false}}, []int{1, 2, -1}},
-		{"a token in between", []event{{-1, false}, {3, false}, {3, false}, {3, false}, {3, false}}, []int{1, 0, 1, 2, -1}},
-		{"hand-overs do not count", []event{{-1, false}, {-1, true}, {-1, true}, {-1, false}, {-1, false}}, []int{1, 1, 1, 2, -1}},
-		{"token stream lost", []event{{9, false}, {-1, false}, {2, false}, {2, false}}, []int{0, 1, 0, 1}},
+		{"never a token", []event{{last: -1}, {last: -1}, {last: -1}}, []int{1, 2, -1}},
+		{"a token in between", []event{{last: -1}, {last: 3}, {last: 3}, {last: 3}, {last: 3}}, []int{1, 0, 1, 2, -1}},
+		{"hand-overs do not count", []event{{last: -1}, {last: -1, handed: true}, {last: -1, handed: true}, {last: -1}, {last: -1}}, []int{1, 1, 1, 2, -1}},
+		{"attempts that only waited do not count", []event{{last: -1}, {last: -1}, {last: -1, waited: true}, {last: -1, waited: true}, {last: -1}}, []int{1, 2, 2, 2, -1}},
+		{"token stream lost", []event{{last: 9}, {last: -1}, {last: 2}, {last: 2}}, []int{0, 1, 0, 1}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			rec := claimed()
 			for i, e := range c.events {
+				if !e.waited {
+					rec = ledger.Begin(rec)
+				}
 				if e.handed {
 					rec = ledger.HandOver(rec)
 				}
@@ -160,7 +165,7 @@ func TestPoisonEndsAtTheThirdFruitlessTakeover(t *testing.T) {
 					}
 					return
 				}
-				if d.Action != ledger.Takeover || d.Write.Stuck != c.stuck[i] || d.Write.LastIndex != e.last || d.Write.HandedOver {
+				if d.Action != ledger.Takeover || d.Write.Stuck != c.stuck[i] || d.Write.LastIndex != e.last || d.Write.HandedOver || d.Write.Waiting != ledger.Exclusive(d.Write.Attempt) {
 					t.Fatalf("takeover %d: decided %v %+v, want stuck %d", i+1, d.Action, d.Write, c.stuck[i])
 				}
 				rec = d.Write
@@ -337,6 +342,7 @@ func TestRecordsEqualByContent(t *testing.T) {
 		"request":  func(r *ledger.Record) { r.ReqSeq++ },
 		"cancel":   func(r *ledger.Record) { r.Cancel = true },
 		"handed":   func(r *ledger.Record) { r.HandedOver = true },
+		"waiting":  func(r *ledger.Record) { r.Waiting = true },
 		"deadline": func(r *ledger.Record) { r.Deadline = r.Deadline.Add(time.Millisecond) },
 		"payload":  func(r *ledger.Record) { r.PayloadHash[3]++ },
 		"stuck":    func(r *ledger.Record) { r.Stuck++ },

@@ -30,8 +30,8 @@ func (v Verdict) String() string {
 }
 
 // Beat judges the record that a live session read with its lease's beat, against the one that it held
-// so far. After any verdict but Reread and Abandon the read record is the held one. While a swap of [End]
-// or [HandOver] is outstanding, leases go on but [AfterConflict] alone judges what is read: the record
+// so far. After any verdict but Reread and Abandon the read record is the held one. While a swap of [End],
+// [HandOver] or [Begin] is outstanding, leases go on but [AfterConflict] alone judges what is read: the record
 // may have become done by the session's own hand.
 func Beat(read, held Record, now time.Time) Verdict {
 	switch {
@@ -59,6 +59,14 @@ func End(held Record, want Outcome) Decision {
 // found then is written by [End] instead.
 func HandOver(held Record) Record {
 	held.HandedOver = true
+	return held
+}
+
+// Begin returns the record by which the owner of a turn that waited to be alone says that it runs now: from
+// here on its loss is a sign of poison. It is written before anything is evaluated. A conflict is judged by
+// [AfterConflict]; a cancel found then is written by [End] instead.
+func Begin(held Record) Record {
+	held.Waiting = false
 	return held
 }
 

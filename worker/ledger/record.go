@@ -53,8 +53,9 @@ type Record struct {
 	ReqSeq     uint64    // stream sequence of the request that the owner works for
 	Cancel     bool      // a cancel won: the outcome is cancelled, whoever writes it
 	HandedOver bool      // the owner drained and gave the turn up; the next takeover is not counted
+	Waiting    bool      // the owner has not begun: it waits to be alone ([Exclusive]); losing it is not counted either
 	Deadline   time.Time // in whole milliseconds
-	Stuck      int       // takeovers in a row that found no new token, hand-overs apart
+	Stuck      int       // takeovers in a row that found no new token, of attempts that ran and were not handed over
 	LastIndex  int       // the last token index found when this attempt began, −1 for none
 
 	// And this part to a done one.
@@ -71,7 +72,7 @@ func (r Record) Equal(o Record) bool {
 	switch r.State {
 	case Running:
 		return r.ownedAs(o) && r.PayloadHash == o.PayloadHash && r.ReqSeq == o.ReqSeq &&
-			r.Cancel == o.Cancel && r.HandedOver == o.HandedOver &&
+			r.Cancel == o.Cancel && r.HandedOver == o.HandedOver && r.Waiting == o.Waiting &&
 			r.Deadline.UnixMilli() == o.Deadline.UnixMilli() &&
 			r.Stuck == o.Stuck && r.LastIndex == o.LastIndex
 	case Done:

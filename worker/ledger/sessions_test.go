@@ -9,7 +9,7 @@ func (m *model) sessionSteps(w world, n int) {
 	switch s.stage {
 	case live:
 		m.liveSteps(w, n)
-	case ending, handing:
+	case ending, handing, seating:
 		v := w
 		ok, bad := m.apply(&v, s.sw, true)
 		if ok {
@@ -21,7 +21,7 @@ func (m *model) sessionSteps(w world, n int) {
 		m.doubt(w, s.sw, step{"session's write unanswered", who, true}, func(v *world) {
 			v.workers[n].ses.stage = s.stage + 1
 		})
-	case endDoubt, handDoubt:
+	case endDoubt, handDoubt, seatDoubt:
 		m.afterConflict(w, n, "session reads again")
 	case nakking:
 		m.giveBack(&w, s.seq, s.lost)
@@ -53,9 +53,12 @@ func (m *model) sessionSteps(w world, n int) {
 // won moves a session on whose swap was applied.
 func (s *session) won() {
 	s.held = s.sw.new
-	if s.sw.new.state == uint8(ledger.Done) {
+	switch {
+	case s.sw.new.state == uint8(ledger.Done):
 		s.stage = publishing
-	} else {
+	case s.stage == seating || s.stage == seatDoubt:
+		s.stage = live
+	default:
 		s.stage = nakking
 	}
 }
@@ -63,15 +66,20 @@ func (s *session) won() {
 func (m *model) liveSteps(w world, n int) {
 	s := w.workers[n].ses
 	who := uint8(n + 1)
-	if w.owns(s) && w.last+1 < int8(w.faults.tokens) && w.quiet() {
+	if w.owns(s) && !s.held.waiting && w.last+1 < int8(w.faults.tokens) && w.quiet() {
 		v := w
 		v.last++
 		v.newToken = true
 		m.yield(step{"token", who, true}, v, "")
 	}
 	v := w
-	v.workers[n].ses.end(m, completed)
-	m.yield(step{"completes", who, false}, v, "")
+	if s.held.waiting {
+		v.workers[n].ses.seat(m)
+		m.yield(step{"is alone", who, false}, v, "")
+	} else {
+		v.workers[n].ses.end(m, completed)
+		m.yield(step{"completes", who, false}, v, "")
+	}
 	if m.rules.publishFirst {
 		bad := v.publish(v.workers[n].ses.sw.new)
 		m.yield(step{"publishes before the swap", who, false}, v, bad)
@@ -127,6 +135,12 @@ func (s *session) hand(m *model) {
 	s.sw = swap{s.held.rev(), regOf(m.rules.handOver(s.held.record()))}
 }
 
+// seat gives a session that waited the beginning to write.
+func (s *session) seat(m *model) {
+	s.stage, s.want = seating, cancelled
+	s.sw = swap{s.held.rev(), regOf(m.rules.begin(s.held.record()))}
+}
+
 // drop ends a session silently.
 func (m *model) drop(w *world, n int) string {
 	s := w.workers[n].ses
@@ -150,15 +164,20 @@ func (m *model) afterConflict(w world, n int, name string) {
 		case ledger.Won:
 			s.won()
 		case ledger.Again:
-			hands := s.sw.new.state == uint8(ledger.Running)
+			runs, seats := s.sw.new.state == uint8(ledger.Running), s.stage == seating || s.stage == seatDoubt
 			s.held = read
-			if hands && !read.cancel {
+			switch {
+			case runs && seats && !read.cancel && !read.waiting:
+				s.stage = live // the write was applied, and the record changed since
+			case runs && seats && !read.cancel:
+				s.seat(m)
+			case runs && !read.cancel:
 				s.hand(m)
-			} else {
+			default:
 				s.end(m, s.want)
 			}
 		case ledger.ReadAgain:
-			if s.stage == ending || s.stage == handing {
+			if s.stage == ending || s.stage == handing || s.stage == seating {
 				s.stage++
 			}
 		case ledger.Lost:

@@ -12,6 +12,7 @@ type rules struct {
 	beat     func(read, held ledger.Record, now time.Time) ledger.Verdict
 	end      func(held ledger.Record, want ledger.Outcome) ledger.Decision
 	handOver func(held ledger.Record) ledger.Record
+	begin    func(held ledger.Record) ledger.Record
 	conflict func(read, wrote, held ledger.Record) ledger.Ending
 	settle   func(read, wrote ledger.Record) ledger.Ending
 	cancel   func(ledger.Record) ledger.Cancellation
@@ -28,7 +29,7 @@ type rules struct {
 
 func realRules() rules {
 	return rules{
-		arrive: ledger.Arrive, beat: ledger.Beat, end: ledger.End, handOver: ledger.HandOver,
+		arrive: ledger.Arrive, beat: ledger.Beat, end: ledger.End, handOver: ledger.HandOver, begin: ledger.Begin,
 		conflict: ledger.AfterConflict, settle: ledger.Settle, cancel: ledger.Cancel,
 	}
 }

@@ -34,13 +34,17 @@ type reg struct {
 	state, node, boot, attempt, req uint8
 	hash, deadline, stuck           uint8
 	last                            int8
-	cancel, handed, claimed         bool
+	cancel, handed, waiting         bool
+	claimed                         bool
 	reason                          uint8
 }
 
 // rev orders contents as the store's revisions would: a turn's register never returns to an older content.
 func (r reg) rev() uint16 {
-	rev := uint16(r.state)<<12 | uint16(r.attempt)<<6 | uint16(r.req)<<3
+	rev := uint16(r.state)<<12 | uint16(r.attempt)<<7 | uint16(r.req)<<4
+	if !r.waiting {
+		rev |= 4
+	}
 	if r.handed {
 		rev |= 2
 	}
@@ -102,7 +106,7 @@ func (r reg) record() ledger.Record {
 	switch rec.State {
 	case ledger.Running:
 		rec.Node, rec.Boot, rec.ReqSeq = nodes[r.node], boots[r.boot], uint64(r.req)
-		rec.Cancel, rec.HandedOver, rec.Deadline = r.cancel, r.handed, clock[r.deadline]
+		rec.Cancel, rec.HandedOver, rec.Waiting, rec.Deadline = r.cancel, r.handed, r.waiting, clock[r.deadline]
 		rec.Stuck, rec.LastIndex = int(r.stuck), int(r.last)
 	case ledger.Done:
 		rec.Reason = reasons[r.reason].reason
@@ -144,7 +148,8 @@ func regOf(rec ledger.Record) reg {
 	switch rec.State {
 	case ledger.Running:
 		r.node, r.boot, r.req = indexOf(nodes[:], rec.Node), indexOf(boots[:], rec.Boot), uint8(rec.ReqSeq)
-		r.cancel, r.handed, r.stuck, r.last = rec.Cancel, rec.HandedOver, uint8(rec.Stuck), int8(rec.LastIndex)
+		r.cancel, r.handed, r.waiting = rec.Cancel, rec.HandedOver, rec.Waiting
+		r.stuck, r.last = uint8(rec.Stuck), int8(rec.LastIndex)
 		for i, at := range clock {
 			if at.Equal(rec.Deadline) {
 				r.deadline = uint8(i)
@@ -176,6 +181,8 @@ const (
 	endDoubt   // the outcome's swap got no clear answer
 	handing    // drains: has the hand-over to swap in
 	handDoubt  // the hand-over's swap got no clear answer
+	seating    // may begin: has that to swap in
+	seatDoubt  // its swap got no clear answer
 	nakking    // handed over; the request is to be given back
 	writing    // an arrival has a swap to make
 	writeDoubt // the arrival's swap got no clear answer
@@ -223,8 +230,8 @@ type world struct {
 	purged            bool // the stream lost a request by age or by an operator's hand
 	finalOut, workOut bool
 	newToken          bool  // since the current attempt began
-	fruitless         uint8 // takeovers in a row without a new token, hand-overs apart
-	losses            uint8 // takeovers that no hand-over explains
+	fruitless         uint8 // takeovers in a row without a new token, of attempts that ran and were not handed over
+	losses            uint8 // takeovers that neither a hand-over nor waiting explains
 }
 
 // faults says how often each thing outside of the workers' control may still happen.
