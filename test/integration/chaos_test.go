@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -67,6 +68,9 @@ func TestKilledAndRestartedWorkersLoseAndDoubleNothing(t *testing.T) {
 		break
 	}
 	t.Logf("%d turns, %d kills", turns, kills)
+	if t.Failed() {
+		describeAttempts(t, server.ClientURL())
+	}
 	checkNothingLeft(t, server.ClientURL(), turns+chaosPrompts)
 }
 
@@ -99,6 +103,45 @@ func runChaosClients(t *testing.T, c *client.Client, turns int, want []string) {
 	}
 	close(next)
 	clients.Wait()
+}
+
+// describeAttempts logs what the events say of each turn that did not complete.
+func describeAttempts(t *testing.T, url string) {
+	js, err := jetstream.New(natsservertest.Connect(t, url))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	stories, failed := make(map[string][]string), make(map[string]bool)
+	readStream(ctx, t, js, schemas.Prefix{}.EventStream(), func(msg jetstream.Msg) {
+		event, err := schemas.DecodeEvent(msg.Data())
+		if err != nil {
+			return
+		}
+		line := fmt.Sprintf("attempt %d: %s", event.EventAttempt(), event.EventKind())
+		switch e := event.(type) {
+		case *schemas.Started:
+			line += fmt.Sprintf(" on %s at %d", e.Node, e.ResumeIndex)
+		case *schemas.Tokens:
+			line += fmt.Sprintf(" from %d", e.Index)
+		case *schemas.Final:
+			failed[msg.Subject()] = failed[msg.Subject()] || e.Reason != schemas.Completed
+		}
+		if meta, err := msg.Metadata(); err == nil {
+			line = meta.Timestamp.Format("05.000 ") + line
+		}
+		story := stories[msg.Subject()]
+		if n := len(story); n > 0 && event.EventKind() == schemas.KindToken && strings.Contains(story[n-1], "token") {
+			story = story[:n-1] // of a run of tokens the last
+		}
+		stories[msg.Subject()] = append(story, line)
+	})
+	for subject := range failed {
+		if failed[subject] {
+			t.Logf("%s:\n%s", subject, strings.Join(stories[subject], "\n"))
+		}
+	}
 }
 
 // checkNothingLeft looks at the stores: no request is left, and every turn has one final and one work record.
