@@ -36,8 +36,16 @@ func (t *turn) finish(end ending) {
 	}
 }
 
-// conclude writes the outcome, tells it and acks the request.
+// conclude writes the outcome, once a completed turn's tokens are out, tells it and acks the request.
 func (t *turn) conclude(end ending) error {
+	if end.Reason == scheduler.Completed {
+		// Who finds the turn done generates nothing again: a crash after the swap must find every token at the server.
+		ctx, cancel := context.WithTimeout(t.ctx, t.s.cfg.Periods.AckWait)
+		defer cancel()
+		if err := t.s.stream.settle(ctx, t.out); err != nil {
+			return err
+		}
+	}
 	rec, outcome, err := t.swapDone(end)
 	if err != nil {
 		return err

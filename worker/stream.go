@@ -295,6 +295,26 @@ func (p *publisher) final(ctx context.Context, o *output, data []byte) error {
 	}
 }
 
+// settle waits until the server has every token of an ended output. It tries again while ctx lasts; after a reconnect
+// the tokens are sent again.
+func (p *publisher) settle(ctx context.Context, o *output) error {
+	for pause := minPause; ; pause = min(2*pause, maxPause) {
+		gen := p.reconnects()
+		if err := p.awaitSent(ctx, o, gen); err != nil {
+			return fmt.Errorf("publish the last tokens: %w", err)
+		}
+		short, cancel := context.WithTimeout(ctx, p.timeout)
+		err := p.conn.FlushWithContext(short)
+		cancel()
+		if err == nil && p.reconnects() == gen {
+			return nil
+		}
+		if !wait(ctx, pause) {
+			return fmt.Errorf("publish the last tokens: %w", errors.Join(ctx.Err(), err))
+		}
+	}
+}
+
 // keep publishes into a stream, once.
 func (p *publisher) keep(ctx context.Context, subject string, data []byte) error {
 	ctx, cancel := context.WithTimeout(ctx, p.timeout)

@@ -3,6 +3,7 @@ package integration
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"strconv"
 	"strings"
@@ -27,7 +28,7 @@ const (
 	chaosClients = 20
 	chaosPrompts = 10 // different ones
 	chaosTokens  = 120
-	chaosKill    = 3 * time.Second // from one kill to the next
+	chaosKill    = 3 * time.Second // from one kill to the next, on average
 )
 
 // Workers are killed all the time; every turn has one final and one work record all the same, and its own text.
@@ -55,11 +56,13 @@ func TestKilledAndRestartedWorkersLoseAndDoubleNothing(t *testing.T) {
 		defer close(done)
 		runChaosClients(t, c, turns, want)
 	}()
+	seed := uint64(time.Now().UnixNano())
+	random := rand.New(rand.NewPCG(seed, 0)) // kills in step with leases would always meet the turns of the kill before
 	kills := 0
-	for tick := time.Tick(chaosKill); ; kills++ {
+	for ; ; kills++ {
 		select {
-		case <-tick:
-			i := kills % len(workers)
+		case <-time.After(chaosKill/2 + time.Duration(random.Int64N(int64(chaosKill)))):
+			i := random.IntN(len(workers))
 			workers[i].kill()
 			workers[i] = startWorker(t, server.ClientURL(), names[i], args...)
 			continue
@@ -67,11 +70,41 @@ func TestKilledAndRestartedWorkersLoseAndDoubleNothing(t *testing.T) {
 		}
 		break
 	}
-	t.Logf("%d turns, %d kills", turns, kills)
+	t.Logf("%d turns, %d kills, seed %d", turns, kills, seed)
 	if t.Failed() {
 		describeAttempts(t, server.ClientURL())
 	}
 	checkNothingLeft(t, server.ClientURL(), turns+chaosPrompts)
+	checkIdle(t, c, names)
+}
+
+// checkIdle waits until every node says that it holds nothing.
+func checkIdle(t *testing.T, c *client.Client, names []string) {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	for tick := time.Tick(100 * time.Millisecond); ; {
+		nodes, err := c.Nodes(ctx)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		idle := 0
+		for _, n := range nodes {
+			telemetry := n.Ad.Telemetry
+			if telemetry.ActiveSessions == 0 && telemetry.QueueDepth == 0 && telemetry.KVReservedBytes == 0 {
+				idle++
+			}
+		}
+		if idle == len(names) && len(nodes) == len(names) {
+			return
+		}
+		select {
+		case <-tick:
+		case <-ctx.Done():
+			t.Errorf("%d of %d nodes are idle: %+v", idle, len(nodes), nodes)
+			return
+		}
+	}
 }
 
 func chaosRequest(session string, prompt, turn int) client.Request {
@@ -163,6 +196,7 @@ func checkNothingLeft(t *testing.T, url string, turns int) {
 		t.Fatal(err)
 	}
 	awaitEmpty(ctx, t, js, requests)
+	checkConsumers(ctx, t, requests)
 	finals, works := make(map[string]map[string]bool), make(map[string]int)
 	readStream(ctx, t, js, prefix.EventStream(), func(msg jetstream.Msg) {
 		if event, err := schemas.DecodeEvent(msg.Data()); err == nil {
@@ -194,6 +228,21 @@ func checkNothingLeft(t *testing.T, url string, turns int) {
 		if n != 1 {
 			t.Errorf("turn %s has %d work records", turn, n)
 		}
+	}
+}
+
+// checkConsumers looks for consumers that nobody needs, and for requests that one still waits for.
+func checkConsumers(ctx context.Context, t *testing.T, requests jetstream.Stream) {
+	list := requests.ListConsumers(ctx)
+	names := 0
+	for info := range list.Info() {
+		names++
+		if info.NumAckPending != 0 || info.NumPending != 0 {
+			t.Errorf("consumer %s has %d pending and %d unacknowledged", info.Name, info.NumPending, info.NumAckPending)
+		}
+	}
+	if list.Err() != nil || names != 1+3 {
+		t.Errorf("%d consumers, not the shared one and one a node; %v", names, list.Err())
 	}
 }
 
