@@ -76,7 +76,7 @@ type Config struct {
 
 	Provision   Provision // ProvisionAuto
 	TenantQuota int       // requests of a tenant in one lane; 64
-	Replicas    int       // of the file stores that are made; 1
+	Replicas    int       // of the stores that are made; 1
 	ReplayMax   int       // tokens that a takeover replays rather than prefills; 512, negative is no limit
 
 	Periods      Periods

@@ -59,7 +59,7 @@ func (p *provisioner) eventStream() jetstream.StreamConfig {
 		Discard:     jetstream.DiscardOld,
 		AllowDirect: true,
 		Duplicates:  time.Minute,
-		Replicas:    1,
+		Replicas:    p.cfg.Replicas, // else no turn could end while one server of a cluster is down
 	}
 }
 
@@ -93,7 +93,7 @@ func (p *provisioner) nodeBucket() jetstream.KeyValueConfig {
 		History:     1,
 		TTL:         nodeTTL,
 		Storage:     jetstream.MemoryStorage,
-		Replicas:    1,
+		Replicas:    p.cfg.Replicas,
 	}
 }
 

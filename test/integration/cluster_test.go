@@ -1,0 +1,43 @@
+package integration
+
+import (
+	"testing"
+
+	"github.com/meshnet/node/internal/natsserver/natsservertest"
+)
+
+// Whichever server of a cluster dies, the turns go on without it, and it comes back to the same ones.
+func TestTurnsGoOnAndEndOnceThoughALeaderOfTheClusterIsKilled(t *testing.T) {
+	for name, leader := range map[string]func(*natsservertest.Cluster) *natsservertest.Process{
+		"meta":      (*natsservertest.Cluster).MetaLeader,
+		"MESH_REQ":  leads(busPrefix.RequestStream()),
+		"the turns": leads("KV_" + busPrefix.TurnBucket()),
+		"MESH_TOK":  leads(busPrefix.EventStream()),
+	} {
+		t.Run(name, func(t *testing.T) {
+			leakNothing(t)
+			cluster := natsservertest.StartCluster(t, 3)
+			b := newBus(t, cluster.URL(), 3)
+			b.worker("a", pace(loadStep))
+			b.worker("b", pace(loadStep))
+			l := b.load(turnsOr(60))
+			kills := 0
+			for ; kills == 0 || l.left() > 0; kills++ {
+				l.await(10)
+				server := leader(cluster)
+				server.Kill()
+				l.await(10)
+				server.Restart()
+				cluster.AwaitHealthy()
+			}
+			l.await(10)
+			l.finish()
+			t.Logf("%d turns, %d kills", len(l.finals), kills)
+			b.settled(l.finals)
+		})
+	}
+}
+
+func leads(stream string) func(*natsservertest.Cluster) *natsservertest.Process {
+	return func(c *natsservertest.Cluster) *natsservertest.Process { return c.StreamLeader(stream) }
+}
