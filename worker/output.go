@@ -14,9 +14,10 @@ const (
 	maxEventText   = schemas.MaxEventBytes / 2
 )
 
-// output is what one attempt of a turn has to say. The fields of the first part are guarded by publisher.mu; those
-// of the second belong to the publisher's goroutine.
+// output is what one attempt of a turn has to say. The fields of the first two parts are guarded by publisher.mu; those
+// of the last belong to the publisher's goroutine.
 type output struct {
+	number  uint64 // given by the publisher
 	subject string
 	attempt int
 	lease   *lease // nothing is said once it is lost
@@ -25,30 +26,31 @@ type output struct {
 	begun     *schemas.Started
 	tokens    []scheduler.NewToken // from index base on
 	base      int
-	ended     bool          // there will be no more tokens
-	whole     bool          // and the turn ends with them: held text goes out with the last one
-	keepalive bool          // to be sent though there is nothing to say
-	closed    bool          // nothing is sent any more
-	sentEnd   bool          // all tokens were published after ended was set, in
-	sentGen   uint64        // the connection that has reconnected so often
-	sentAll   chan struct{} // closed and made again whenever all was sent
+	ended     bool // there will be no more tokens
+	whole     bool // and the turn ends with them: held text goes out with the last one
+	keepalive bool // to be sent though there is nothing to say
+	closed    bool // nothing is sent any more
+	sentEnd   bool // all tokens were published after ended was set
 	lastSpoke time.Time
 
-	pieces       []string // text of each token converted so far
-	flushed      bool     // the held text is in the last piece
-	sent         int      // tokens that were published
-	sentStarted  bool
-	kept         int // tokens that the server has confirmed
-	keptStarted  bool
-	asked        int // what sent was when the confirmation under way was asked for
-	askedStarted bool
+	// What the stream of events has confirmed of what was published since the last break.
+	breaks    uint64        // which one that was
+	published int           // events
+	stored    int           // how many of them were confirmed
+	moved     time.Time     // when there was last nothing to be confirmed, or something was
+	progress  chan struct{} // closed and made again when all is confirmed, and at a break
+
+	pieces      []string // text of each token converted so far
+	flushed     bool     // the held text is in the last piece
+	sent        int      // tokens that were published since the last break
+	sentStarted bool
 }
 
 // newOutput begins an attempt whose first new token has index base. The tokens before have been said; they go
 // through text so that it goes on in the middle of a character where it has to.
 func newOutput(subject string, attempt int, l *lease, text TextStream, replayed []scheduler.Token) (*output, error) {
 	o := &output{subject: subject, attempt: attempt, lease: l, text: text, base: len(replayed),
-		sentAll: make(chan struct{}), lastSpoke: time.Now()}
+		progress: make(chan struct{}), lastSpoke: time.Now()}
 	for _, token := range replayed {
 		if _, err := text.Next(token); err != nil {
 			return nil, err
@@ -100,7 +102,16 @@ func (o *output) next(p *pending) *schemas.Tokens {
 	return e
 }
 
-// rewind goes back to what the server has confirmed.
-func (o *output) rewind() {
-	o.sent, o.sentStarted = o.kept, o.keptStarted
+// rewind begins anew after a break. The caller holds publisher.mu, and is the publisher's goroutine.
+func (o *output) rewind(breaks uint64) {
+	o.breaks = breaks
+	o.sent, o.sentStarted, o.sentEnd = 0, false, false
+	o.published, o.stored = 0, 0
+	o.tell()
+}
+
+// tell wakes who waits for progress. The caller holds publisher.mu.
+func (o *output) tell() {
+	close(o.progress)
+	o.progress = make(chan struct{})
 }

@@ -38,7 +38,7 @@ var (
 
 	// busPeriods let leases run out within a test.
 	busPeriods = worker.Periods{AckWait: 3 * time.Second, FetchExpiry: 300 * time.Millisecond, Keepalive: time.Second,
-		LaneSweep: 500 * time.Millisecond, Watchdog: 500 * time.Millisecond, FlushTokens: 50 * time.Millisecond, ReconnectMax: 200 * time.Millisecond}
+		LaneSweep: 500 * time.Millisecond, Watchdog: 500 * time.Millisecond, Confirm: 50 * time.Millisecond, ReconnectMax: 200 * time.Millisecond}
 )
 
 // bus is one or more NATS servers, and what a test runs on them.
@@ -278,13 +278,6 @@ func (l *load) next() int {
 	return l.asked
 }
 
-// left is how many turns have to be submitted yet.
-func (l *load) left() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return max(0, l.least-l.asked)
-}
-
 func (l *load) run(c *client.Client, req client.Request, want string) {
 	stream, err := c.Generate(l.b.ctx, req)
 	var result *client.Result
@@ -327,12 +320,13 @@ func (l *load) finish() {
 	<-l.done
 }
 
-// turnsOr is how many turns a test of the bus runs.
-func turnsOr(turns int) int {
+// loadSize is how many turns a test of the bus runs at least, and during how many faults.
+func loadSize() (turns, faults int) {
+	const few = 60
 	if n, err := strconv.Atoi(os.Getenv(chaosTurnsEnv)); err == nil {
-		return n
+		return n, max(1, n/few)
 	}
-	return turns
+	return few, 1
 }
 
 // settled checks that every turn has one work record and one final, the one that its client has, and that nothing is left of

@@ -1,0 +1,90 @@
+package integration
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/meshnet/node/internal/natsserver"
+	"github.com/meshnet/node/internal/natsserver/natsservertest"
+)
+
+// The only server dies under load, with all that it kept in memory.
+func TestTurnsEndOnceThoughTheOnlyServerIsKilledAndStartedAgain(t *testing.T) {
+	leakNothing(t)
+	server := natsservertest.StartProcess(t, natsserver.Options{})
+	b := newBus(t, server.URL(), 1)
+	b.worker("a", pace(loadStep))
+	b.worker("b", pace(loadStep))
+	watcher := b.client(server.URL())
+	if _, err := watcher.Nodes(b.ctx); err != nil { // begins the watch
+		t.Fatal(err)
+	}
+	turns, kills := loadSize()
+	l := b.load(turns)
+	for range kills {
+		l.await(10)
+		before := b.made(busPrefix.EventStream())
+		server.Kill()
+		server.Restart()
+		l.await(10)
+		if !b.made(busPrefix.EventStream()).After(before) {
+			t.Error("the stream of events is the one that was lost")
+		}
+	}
+	l.finish()
+	t.Logf("%d turns", len(l.finals))
+	b.settled(l.finals)
+	b.poll("the nodes are kept again", func() bool { return b.keepsNodes() })
+	for _, w := range b.workers {
+		if !w.Ready() {
+			t.Errorf("worker %s is not ready", w.id)
+		}
+	}
+	b.poll("the nodes are seen again", func() bool {
+		nodes, err := watcher.Nodes(b.ctx)
+		if err != nil || len(nodes) != len(b.workers) {
+			return false
+		}
+		for _, node := range nodes {
+			if time.Since(node.Seen) > 5*time.Second {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// made is when a stream was.
+func (b *bus) made(stream string) time.Time {
+	b.t.Helper()
+	var at time.Time
+	b.poll("stream "+stream+" is there", func() bool {
+		s, err := b.js.Stream(b.ctx, stream)
+		if err == nil {
+			at = s.CachedInfo().Created
+		}
+		return err == nil
+	})
+	return at
+}
+
+// keepsNodes says whether each worker is in the bucket of live nodes.
+func (b *bus) keepsNodes() bool {
+	b.t.Helper()
+	nodes, err := b.js.KeyValue(b.ctx, busPrefix.NodeBucket())
+	if errors.Is(err, jetstream.ErrBucketNotFound) {
+		return false
+	}
+	b.check(err)
+	for _, w := range b.workers {
+		if _, err := nodes.Get(b.ctx, w.id.String()); errors.Is(err, jetstream.ErrKeyNotFound) {
+			return false
+		} else {
+			b.check(err)
+		}
+	}
+	return true
+}
