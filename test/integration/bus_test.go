@@ -149,12 +149,16 @@ func held(gate *goengine.Gate) busSetup {
 	return func(_ *worker.Config, e *goengine.Config) { e.OnCall = gate.Hold }
 }
 
-// through makes one of a worker's two connections, "control" or "tokens", go through a proxy.
-func through(proxy *natsservertest.Proxy, purposes ...string) busSetup {
+// through makes one of a worker's two connections, "control" or "tokens", go through the first proxy that lets it.
+func through(purpose string, proxies ...*natsservertest.Proxy) busSetup {
 	return func(c *worker.Config, _ *goengine.Config) {
 		c.Options = append(c.Options, func(o *nats.Options) error {
-			if words := strings.Fields(o.Name); slices.Contains(purposes, words[len(words)-1]) {
-				o.Servers, o.IgnoreDiscoveredServers = []string{proxy.URL()}, true
+			if !strings.HasSuffix(o.Name, " "+purpose) {
+				return nil
+			}
+			o.Servers, o.NoRandomize, o.IgnoreDiscoveredServers = nil, true, true
+			for _, proxy := range proxies {
+				o.Servers = append(o.Servers, proxy.URL())
 			}
 			return nil
 		})
