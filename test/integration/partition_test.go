@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -10,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -235,54 +237,82 @@ func TestWorkerThatReturnsFromAPartitionSaysNoMoreOfItsTurnAndServesOthers(t *te
 	}
 }
 
-// fat makes each token so much text that a few hundred fill every buffer on the way.
-func fat(c *worker.Config, _ *goengine.Config) {
-	c.Text.NewStream = func() worker.TextStream { return fatWords{} }
-	c.Options = append(c.Options, nats.SetCustomDialer(smallBuffers{}))
+// jam is a dialer of connections to which nothing can be written for a while, as with a peer that hangs and whose buffers are full.
+type jam struct {
+	on, off chan struct{} // closed by the test
+	begun   sync.Once
+	writes  chan struct{} // closed when a write waits
 }
 
-type fatWords struct{ busWords }
-
-func (f fatWords) Next(token int32) (string, error) {
-	word, err := f.busWords.Next(token)
-	return word + strings.Repeat(" ", 24<<10), err
+func newJam() *jam {
+	return &jam{on: make(chan struct{}), off: make(chan struct{}), writes: make(chan struct{})}
 }
 
-type smallBuffers struct{}
-
-func (smallBuffers) Dial(network, address string) (net.Conn, error) {
+func (j *jam) Dial(network, address string) (net.Conn, error) {
 	conn, err := net.DialTimeout(network, address, 2*time.Second)
-	if err == nil {
-		err = conn.(*net.TCPConn).SetWriteBuffer(64 << 10)
+	return &jammed{conn, j}, err
+}
+
+type jammed struct {
+	net.Conn
+	by *jam
+}
+
+func (c *jammed) Write(data []byte) (int, error) {
+	select {
+	case <-c.by.off:
+		return c.Conn.Write(data)
+	default:
 	}
-	return conn, err
+	select {
+	case <-c.by.on:
+	default:
+		return c.Conn.Write(data)
+	}
+	c.by.begun.Do(func() { close(c.by.writes) })
+	<-c.by.off
+	return 0, errors.Join(net.ErrClosed, c.Conn.Close()) // it is lost with its connection
+}
+
+// dialed makes one of a worker's two connections use a dialer.
+func dialed(purpose string, dialer nats.CustomDialer) busSetup {
+	return func(c *worker.Config, _ *goengine.Config) {
+		c.Options = append(c.Options, func(o *nats.Options) error {
+			if strings.HasSuffix(o.Name, " "+purpose) {
+				o.CustomDialer = dialer
+			}
+			return nil
+		})
+	}
 }
 
 // Tokens have a connection of their own, so that nothing but tokens waits for it.
 func TestHangingTokenConnectionHoldsUpNeitherTheEngineNorTheLease(t *testing.T) {
-	const newTokens = 400
+	const newTokens = 200
 	leakNothing(t)
 	server := natsservertest.Start(t, natsserver.Options{})
-	proxy := natsservertest.StartProxy(t, server.ClientURL())
 	b := newBus(t, server.ClientURL(), 1)
-	gate := decodes(t)
-	a := b.worker("a", held(gate), fat, through("tokens", proxy))
+	gate, jam := decodes(t), newJam()
+	a := b.worker("a", held(gate), dialed("tokens", jam))
+	release := sync.OnceFunc(func() { close(jam.off) })
 	defer gate.Open()
+	defer release()
 	req := busRequest("s", 1, 1, newTokens)
 	heard := b.listen(req)
 	turn := b.generate(b.client(b.url), req)
 	b.pass(gate, 5)
 	heard.until(6)
-	proxy.Hang(natsservertest.BothWays)
+	close(jam.on)
 	began := time.Now()
+	b.pass(gate, 1)
+	<-jam.writes
 	b.pass(gate, newTokens-20)
 	b.poll("AckWait is over", func() bool { return time.Since(began) > busPeriods.AckWait*3/2 })
 	b.pass(gate, 2)
 	if b.idle(a) {
 		t.Error("the worker answers that it has nothing to do")
 	}
-	proxy.Cut()
-	proxy.Heal()
+	release()
 	gate.Open()
 	final := turn.whole()
 	if lost := b.metric(a, "meshnet_leases_lost_total"); final.Attempt != 1 || lost != 0 {
@@ -404,6 +434,18 @@ func (b *bus) record(id schemas.TurnID) *schemas.LedgerRecord {
 	record, err := schemas.Decode[schemas.LedgerRecord](entry.Value())
 	b.check(err)
 	return record
+}
+
+// fat makes each token so much text that a few hundred fill every buffer on the way to a subscriber.
+func fat(c *worker.Config, _ *goengine.Config) {
+	c.Text.NewStream = func() worker.TextStream { return fatWords{} }
+}
+
+type fatWords struct{ busWords }
+
+func (f fatWords) Next(token int32) (string, error) {
+	word, err := f.busWords.Next(token)
+	return word + strings.Repeat(" ", 24<<10), err
 }
 
 // Whoever does not read what was asked for is cut off by the server, and only that one.

@@ -206,25 +206,6 @@ func TestStalledBytesComeAfterHeal(t *testing.T) {
 	}
 }
 
-func TestHangingProxyTakesNothingMoreUntilHeal(t *testing.T) {
-	proxy := natsservertest.StartProxy(t, echo(t))
-	conn := dial(t, proxy)
-	send(t, conn, "x")
-	if _, err := read(conn, 1, 10*time.Second); err != nil {
-		t.Fatal(err)
-	}
-	proxy.Hang(natsservertest.ToServer)
-	_ = conn.SetWriteDeadline(time.Now().Add(500 * time.Millisecond))
-	sent, err := conn.Write(make([]byte, 256<<20))
-	if !isTimeout(err) {
-		t.Fatalf("%d bytes were taken by a proxy that hangs: %v", sent, err)
-	}
-	proxy.Heal()
-	if got, err := read(conn, sent, 20*time.Second); err != nil {
-		t.Errorf("%d bytes of %d came back after Heal: %v", len(got), sent, err)
-	}
-}
-
 func TestCutEndsConnectionsAndRefusesNewOnes(t *testing.T) {
 	proxy := natsservertest.StartProxy(t, echo(t))
 	old := dial(t, proxy)

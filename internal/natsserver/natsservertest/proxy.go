@@ -35,7 +35,6 @@ type Proxy struct {
 type proxyState struct {
 	cut     bool
 	stalled Direction
-	hung    Direction // a part of stalled
 	delay   time.Duration
 }
 
@@ -101,19 +100,10 @@ func (p *Proxy) Cut() {
 // neither end learns of it. Other directions are as before.
 func (p *Proxy) Stall(d Direction) { p.change(func(s *proxyState) { s.stalled |= d }) }
 
-// Hang is Stall that keeps nothing for later: what is sent stays with its sender, whose buffers fill, as they do with a peer
-// that hangs.
-func (p *Proxy) Hang(d Direction) {
-	p.change(func(s *proxyState) {
-		s.stalled |= d
-		s.hung |= d
-	})
-}
-
 // Delay lets every byte through so much later, in both directions. Zero ends that.
 func (p *Proxy) Delay(d time.Duration) { p.change(func(s *proxyState) { s.delay = d }) }
 
-// Heal ends Cut, Stall, Hang and Delay. What was kept goes through.
+// Heal ends Cut, Stall and Delay. What was kept goes through.
 func (p *Proxy) Heal() { p.change(func(s *proxyState) { *s = proxyState{} }) }
 
 // Connections is how many go through the proxy now.
@@ -211,7 +201,7 @@ func (p *Proxy) copy(this *pair, from, to net.Conn, d Direction) {
 	defer this.close() // first, so that the reader ends
 	reader.Go(func() {
 		defer close(chunks)
-		for p.await(this, func(s proxyState) bool { return s.hung&d == 0 }) {
+		for {
 			buffer := make([]byte, 16<<10)
 			n, err := from.Read(buffer)
 			if n > 0 {
@@ -232,21 +222,6 @@ func (p *Proxy) copy(this *pair, from, to net.Conn, d Direction) {
 		}
 		if _, err := to.Write(c.bytes); err != nil {
 			return
-		}
-	}
-}
-
-// await waits for a state; false is never.
-func (p *Proxy) await(this *pair, good func(proxyState) bool) bool {
-	for {
-		state, changed := p.now()
-		if good(state) {
-			return true
-		}
-		select {
-		case <-changed:
-		case <-this.gone:
-			return false
 		}
 	}
 }
