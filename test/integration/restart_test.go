@@ -7,8 +7,11 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/meshnet/node/internal/goengine"
 	"github.com/meshnet/node/internal/natsserver"
 	"github.com/meshnet/node/internal/natsserver/natsservertest"
+	"github.com/meshnet/node/schemas"
+	"github.com/meshnet/node/worker"
 )
 
 // The only server dies under load, with all that it kept in memory.
@@ -87,4 +90,25 @@ func (b *bus) keepsNodes() bool {
 		}
 	}
 	return true
+}
+
+// centrifugo#1166: a worker whose consumer is gone says so, and goes on when it is there again.
+func TestWorkerIsNotReadyWhileItsConsumerIsGone(t *testing.T) {
+	leakNothing(t)
+	server := natsservertest.Start(t, natsserver.Options{})
+	b := newBus(t, server.ClientURL(), 1)
+	b.worker("a").Stop() // makes what the next one only verifies
+	b.workers = nil
+	a := b.worker("a", func(c *worker.Config, _ *goengine.Config) { c.Provision = worker.ProvisionVerify })
+	for _, name := range []string{schemas.SharedConsumer(busModel), schemas.OwnConsumer(a.id)} {
+		consumer, err := b.js.Consumer(b.ctx, busPrefix.RequestStream(), name)
+		b.check(err)
+		b.check(b.js.DeleteConsumer(b.ctx, busPrefix.RequestStream(), name))
+		b.poll("the worker is not ready without "+name, func() bool { return !a.Ready() })
+		_, err = b.js.CreateConsumer(b.ctx, busPrefix.RequestStream(), consumer.CachedInfo().Config)
+		b.check(err)
+		b.poll("the worker is ready again", a.Ready)
+	}
+	req := busRequest("s", 1, 1, 20)
+	b.settled(map[schemas.TurnID]schemas.Final{busID(req): b.generate(b.client(b.url), req).whole()})
 }
