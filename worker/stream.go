@@ -29,7 +29,7 @@ type publisher struct {
 	conn    *nats.Conn
 	js      jetstream.JetStream
 	store   string        // the stream of events
-	timeout time.Duration // of a confirmation
+	timeout time.Duration // of an answer
 	every   time.Duration // between two looks for one that is missing
 	failed  func(kind string)
 
@@ -38,14 +38,15 @@ type publisher struct {
 	down   bool          // the last publish failed; belongs to run
 	faults atomic.Uint64 // breaks that were none of the connection's
 
-	mu      sync.Mutex // guards what follows, and the first parts of every output
-	outputs map[uint64]*output
-	newest  uint64 // number of an output
-	dirty   map[*output]struct{}
+	mu       sync.Mutex // guards what follows, and the first parts of every output
+	outputs  map[uint64]*output
+	newest   uint64        // number of an output
+	patience time.Duration // with a confirmation: doubles from timeout with each that is missed, so that a slow server gets not more to do
+	dirty    map[*output]struct{}
 }
 
 func newPublisher(conn *nats.Conn, js jetstream.JetStream, store string, p Periods, failed func(kind string)) *publisher {
-	return &publisher{conn: conn, js: js, store: store, timeout: p.Request, every: p.Confirm, failed: failed, inbox: conn.NewInbox(),
+	return &publisher{conn: conn, js: js, store: store, timeout: p.Request, patience: p.Request, every: p.Confirm, failed: failed, inbox: conn.NewInbox(),
 		wake: make(chan struct{}, 1), outputs: map[uint64]*output{}, dirty: map[*output]struct{}{}}
 }
 
@@ -161,18 +162,22 @@ func (p *publisher) confirmed(msg *nats.Msg) {
 		return
 	}
 	o.stored++
-	o.moved = time.Now()
+	o.moved, p.patience = time.Now(), p.timeout
 	if o.stored == o.published {
 		o.tell()
 	}
 }
+
+// mostPatience is how many times as long as usual a confirmation may take at last.
+const mostPatience = 4
 
 // overdue says whether a confirmation has not come in time.
 func (p *publisher) overdue() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, o := range p.outputs {
-		if o.stored < o.published && time.Since(o.moved) > p.timeout && o.lease.valid() {
+		if o.stored < o.published && time.Since(o.moved) > p.patience && o.lease.valid() {
+			p.patience = min(2*p.patience, mostPatience*p.timeout)
 			return true
 		}
 	}
