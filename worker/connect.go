@@ -34,8 +34,8 @@ func (s *Service) connect(ctx context.Context) error {
 	if err != nil {
 		return abandon(err)
 	}
-	s.provision = &provisioner{js: s.js, prefix: s.cfg.Prefix, cfg: &s.cfg}
 	s.stream = newPublisher(tokens, tokenJS, s.cfg.Prefix.EventStream(), s.cfg.Periods, func(kind string) { s.metrics.publishErrors.WithLabelValues(kind).Inc() })
+	s.provision = &provisioner{js: s.js, prefix: s.cfg.Prefix, cfg: &s.cfg, lost: s.stream.lost}
 	for pause := minPause; ; pause = min(2*pause, maxPause) {
 		err := s.firstStores(ctx)
 		if err == nil {

@@ -22,7 +22,7 @@ import (
 // drives the engine only appends to outputs and signals; run alone publishes.
 //
 // The stream of events confirms each event, because the server that took one may die before it has passed it on. At a
-// break (the connection was made anew, a publish failed, or a confirmation did not come) all outputs begin anew: readers
+// break (the connection or the stream was made anew, a publish failed, or a confirmation did not come) all outputs begin anew: readers
 // know an index twice. It is from the first token on, because the stream is kept in memory, and may have been lost with
 // what it had confirmed.
 type publisher struct {
@@ -142,6 +142,12 @@ func (p *publisher) run(ctx context.Context) {
 // breaks counts the times that what was sent before may have been lost. It may wait as long as a write to the connection
 // does, so nobody calls it with mu held: the engine's goroutine must not wait for mu.
 func (p *publisher) breaks() uint64 { return p.conn.Stats().Reconnects + p.faults.Load() }
+
+// lost makes all outputs begin anew: what the stream had confirmed is gone.
+func (p *publisher) lost() {
+	p.faults.Add(1)
+	p.signal()
+}
 
 // confirmed takes the stream's answer to an event.
 func (p *publisher) confirmed(msg *nats.Msg) {

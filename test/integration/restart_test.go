@@ -7,6 +7,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/meshnet/node/client"
 	"github.com/meshnet/node/internal/goengine"
 	"github.com/meshnet/node/internal/natsserver"
 	"github.com/meshnet/node/internal/natsserver/natsservertest"
@@ -111,4 +112,39 @@ func TestWorkerIsNotReadyWhileItsConsumerIsGone(t *testing.T) {
 	}
 	req := busRequest("s", 1, 1, 20)
 	b.settled(map[schemas.TurnID]schemas.Final{busID(req): b.generate(b.client(b.url), req).whole()})
+}
+
+// What is kept in memory can be lost under turns that go on; readers who come later find the whole text all the same.
+func TestEventsLostWithTheirStreamAreSaidAgain(t *testing.T) {
+	leakNothing(t)
+	server := natsservertest.Start(t, natsserver.Options{})
+	b := newBus(t, server.ClientURL(), 1)
+	gate := decodes(t)
+	b.worker("a", held(gate))
+	defer gate.Open()
+	req := busRequest("s", 1, 1, 20)
+	heard := b.listen(req)
+	turn := b.generate(b.client(b.url), req)
+	b.pass(gate, 5)
+	heard.until(6)
+	made := b.made(busPrefix.EventStream())
+	b.check(b.js.DeleteStream(b.ctx, busPrefix.EventStream()))
+	b.poll("the stream is made again", func() bool { return b.made(busPrefix.EventStream()).After(made) })
+	late, err := b.client(b.url).Attach(b.ctx, req.Tenant, req.Session, req.Turn, 0)
+	b.check(err)
+	for event, err := range late.Events() {
+		b.check(err)
+		if _, ok := event.(client.Text); ok {
+			break // tokens that are said again; nothing else is, while the gate is closed
+		}
+	}
+	gate.Open()
+	final := turn.whole()
+	stored, err := b.client(b.url).Attach(b.ctx, req.Tenant, req.Session, req.Turn, 0)
+	b.check(err)
+	result, err := stored.Wait()
+	if err != nil || result.Text != turn.result.Text {
+		t.Errorf("whoever comes later reads %q, %v", result.Text, err)
+	}
+	b.settled(map[schemas.TurnID]schemas.Final{busID(req): final})
 }
