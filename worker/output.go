@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -42,6 +43,7 @@ type output struct {
 
 	pieces      []string // text of each token converted so far
 	flushed     bool     // the held text is in the last piece
+	ends        []int    // of the events that were ever published, in tokens
 	sent        int      // tokens that were published since the last break
 	sentStarted bool
 }
@@ -81,25 +83,44 @@ func (o *output) convert(p *pending) {
 		}
 		o.pieces = append(o.pieces, piece)
 	}
-	if last := len(o.pieces) - 1; p.whole && !o.flushed && last >= o.sent {
+	if last := len(o.pieces) - 1; p.whole && !o.flushed && last >= o.said() {
 		o.pieces[last] += o.text.Flush()
 		o.flushed = true
 	}
 }
 
-// next is the event that goes on where sent is.
+// said is how many tokens were ever published.
+func (o *output) said() int {
+	if len(o.ends) == 0 {
+		return 0
+	}
+	return o.ends[len(o.ends)-1]
+}
+
+// next is the event that goes on where sent is. What is said again is said in the same events: a reader cannot part an
+// event's text, and the next attempt may go on after any one of them.
 func (o *output) next(p *pending) *schemas.Tokens {
-	var text strings.Builder
-	e := &schemas.Tokens{Attempt: o.attempt, Index: o.base + o.sent}
-	for i := o.sent; i < len(p.tokens) && len(e.TokenIDs) < maxEventTokens; i++ {
-		if text.Len()+len(o.pieces[i]) > maxEventText && len(e.TokenIDs) > 0 {
+	i, _ := slices.BinarySearch(o.ends, o.sent+1)
+	if i == len(o.ends) {
+		o.ends = append(o.ends, o.extend(p))
+	}
+	end := o.ends[i]
+	e := &schemas.Tokens{Attempt: o.attempt, Index: o.base + o.sent, Text: strings.Join(o.pieces[o.sent:end], "")}
+	for _, token := range p.tokens[o.sent:end] {
+		e.TokenIDs = append(e.TokenIDs, int64(token.Token))
+	}
+	return e
+}
+
+// extend is where an event ends that takes in as much as there is room for.
+func (o *output) extend(p *pending) (end int) {
+	bytes := 0
+	for end = o.sent; end < len(p.tokens) && end < o.sent+maxEventTokens; end++ {
+		if bytes += len(o.pieces[end]); bytes > maxEventText && end > o.sent {
 			break
 		}
-		e.TokenIDs = append(e.TokenIDs, int64(p.tokens[i].Token))
-		text.WriteString(o.pieces[i])
 	}
-	e.Text = text.String()
-	return e
+	return end
 }
 
 // rewind begins anew after a break. The caller holds publisher.mu, and is the publisher's goroutine.

@@ -218,8 +218,14 @@ func undisturbed(t *testing.T, r client.Request) string {
 // client connects one for as long as the test runs.
 func (b *bus) client(url string, options ...nats.Option) *client.Client {
 	b.t.Helper()
+	log := &bytes.Buffer{}
+	b.t.Cleanup(func() {
+		if b.t.Failed() {
+			b.t.Logf("log of a client:\n%s", log)
+		}
+	})
 	conn := natsservertest.Connect(b.t, url, append([]nats.Option{nats.ReconnectBufSize(-1)}, options...)...)
-	c, err := client.New(conn, client.WithLog(slog.New(slog.DiscardHandler)))
+	c, err := client.New(conn, client.WithLog(slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))))
 	b.check(err)
 	b.t.Cleanup(c.Close)
 	return c
@@ -291,6 +297,7 @@ func (l *load) run(c *client.Client, req client.Request, want string) {
 	switch {
 	case err != nil:
 		l.b.t.Errorf("turn %s: %v", busID(req), err)
+		l.b.describe(busID(req))
 	case result.Text != want:
 		l.b.t.Errorf("turn %s, attempt %d: %.100q, undisturbed %.100q", busID(req), result.Final.Attempt, result.Text, want)
 	default:
@@ -403,4 +410,30 @@ func (b *bus) idle(w *busWorker) bool {
 	b.check(err)
 	t := reply.Advertisement.Telemetry
 	return t.ActiveSessions == 0 && t.QueueDepth == 0 && t.KVReservedBytes == 0 && t.FreeSlots == t.MaxActiveSessions && w.engine.KVBytes() == 0
+}
+
+// describe logs what is stored of a turn's events.
+func (b *bus) describe(id schemas.TurnID) {
+	stream, err := b.js.Stream(b.ctx, busPrefix.EventStream())
+	if err != nil {
+		b.t.Error(err)
+		return
+	}
+	var story strings.Builder
+	for seq := stream.CachedInfo().State.FirstSeq; seq <= stream.CachedInfo().State.LastSeq; seq++ {
+		msg, err := stream.GetMsg(b.ctx, seq)
+		if err != nil || msg.Subject != busPrefix.Tokens(id) {
+			continue
+		}
+		event, err := schemas.DecodeEvent(msg.Data)
+		if err != nil {
+			b.t.Error(err)
+			continue
+		}
+		fmt.Fprintf(&story, "\n%d %s %s/%d", seq, msg.Time.Format(time.TimeOnly), event.EventKind(), event.EventAttempt())
+		if t, ok := event.(*schemas.Tokens); ok {
+			fmt.Fprintf(&story, " %d+%d", t.Index, len(t.TokenIDs))
+		}
+	}
+	b.t.Logf("stored of turn %s:%s", id, story.String())
 }
