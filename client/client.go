@@ -27,6 +27,7 @@ const (
 	silence        = 15 * time.Second       // of a turn, before a worker is asked
 	askAgain       = 5 * time.Second        // after nobody answered
 	openGap        = 5 * time.Second        // how long a gap may stay open after the final
+	unreadGap      = 30 * time.Second       // if the stored events cannot be read meanwhile: a cluster may be electing a leader
 	overdue        = 5 * time.Second        // after the deadline, before the client cancels
 	lastWait       = 15 * time.Second       // after that, for the outcome
 	registryWait   = time.Second            // for the nodes to be known, when a hot one is looked for

@@ -208,7 +208,7 @@ func (s *Stream) hear(msg *nats.Msg) {
 
 // fill reads what is stored of the turn.
 func (s *Stream) fill() {
-	before := s.watch.from
+	before, began := s.watch.from, s.c.clock.Now()
 	next, err := s.c.stored(s.ctx, s.id, before, func(payload []byte) {
 		if event, err := schemas.DecodeEvent(payload); err == nil {
 			s.fold.ApplyStored(event)
@@ -219,6 +219,9 @@ func (s *Stream) fill() {
 		next = 0 // nothing new, or a stream that was made again and counts anew
 	}
 	s.watch.from = next
+	if err == nil {
+		s.watch.readAt = began
+	}
 	s.watch.filled(s.c.clock.Now(), err == nil)
 	if err != nil {
 		s.c.log.Debug("stored events not read, will try again", "turn", s.id, "error", err)

@@ -29,6 +29,7 @@ type watch struct {
 	from      uint64        // the stream sequence from which on
 
 	finalAt time.Time // when the final was seen; zero: not yet
+	readAt  time.Time // when the last reading of stored events that succeeded began
 }
 
 // expect begins the watch on a turn that has so long.
@@ -122,10 +123,18 @@ func (s *Stream) ended(now time.Time) (bool, error) {
 	switch status := s.fold.Status(); {
 	case status == fold.Whole, status == fold.Doubt && w.confirmed:
 		return true, s.finish(true)
-	case now.Sub(w.finalAt) >= openGap:
+	case !now.Before(w.gapEnds()):
 		return true, s.finish(status == fold.Doubt && s.fold.Final().Reason != schemas.Completed)
 	}
 	return false, nil
+}
+
+// gapEnds is until when a gap may stay open after the final. Where the store does not answer, nothing is known to be lost.
+func (w *watch) gapEnds() time.Time {
+	if w.readAt.Before(w.finalAt) {
+		return w.finalAt.Add(unreadGap)
+	}
+	return w.finalAt.Add(openGap)
 }
 
 // inquire asks a worker about a turn that is silent, and ends one that is overdue. It says whether it did anything.
@@ -229,7 +238,7 @@ func (w *watch) next() time.Time {
 	var at time.Time
 	switch {
 	case !w.finalAt.IsZero():
-		at = w.finalAt.Add(openGap)
+		at = w.gapEnds()
 	case w.over:
 		at = earlier(w.askAt, w.giveUpAt)
 	default:

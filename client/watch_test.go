@@ -20,14 +20,17 @@ func TestDoubtEndsWithALookAtTheStoreOrInTime(t *testing.T) {
 		claim     string
 		final     *schemas.Final
 		confirmed bool
+		read      bool
 		after     time.Duration
 		done      bool
 		is        func(error) bool
 	}{
-		{"it stays open at first", completed, false, openGap - 1, false, func(err error) bool { return err == nil }},
-		{"the store ends it at once", completed, true, 0, true, func(err error) bool { return errors.Is(err, io.EOF) }},
-		{"without the store a completed turn is incomplete", completed, false, openGap, true, func(err error) bool { return errors.As(err, &lost) }},
-		{"and another one is what it is", failed, false, openGap, true, func(err error) bool { return errors.As(err, &turn) && !errors.As(err, &lost) }},
+		{"it stays open at first", completed, false, true, openGap - 1, false, func(err error) bool { return err == nil }},
+		{"the store ends it at once", completed, true, true, 0, true, func(err error) bool { return errors.Is(err, io.EOF) }},
+		{"a store that does not answer is waited for", completed, false, false, unreadGap - 1, false, func(err error) bool { return err == nil }},
+		{"without the store a completed turn is incomplete at last", completed, false, false, unreadGap, true, func(err error) bool { return errors.As(err, &lost) }},
+		{"where the store has no more a completed turn is incomplete", completed, false, true, openGap, true, func(err error) bool { return errors.As(err, &lost) }},
+		{"and another one is what it is", failed, false, true, openGap, true, func(err error) bool { return errors.As(err, &turn) && !errors.As(err, &lost) }},
 	} {
 		t.Run(c.claim, func(t *testing.T) {
 			turn, lost = nil, nil
@@ -37,6 +40,9 @@ func TestDoubtEndsWithALookAtTheStoreOrInTime(t *testing.T) {
 			}
 			now := time.Unix(1, 0)
 			s.watch.finalAt, s.watch.confirmed = now, c.confirmed
+			if c.read {
+				s.watch.readAt = now
+			}
 			if done, err := s.ended(now.Add(c.after)); done != c.done || !c.is(err) {
 				t.Errorf("ended: %t, %v", done, err)
 			}

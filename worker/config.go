@@ -76,7 +76,7 @@ type Config struct {
 
 	Provision   Provision // ProvisionAuto
 	TenantQuota int       // requests of a tenant in one lane; 64
-	Replicas    int       // of the file stores that are made; 1
+	Replicas    int       // of the stores that are made; 1
 	ReplayMax   int       // tokens that a takeover replays rather than prefills; 512, negative is no limit
 
 	Periods      Periods
@@ -97,7 +97,8 @@ type Periods struct {
 	Offset       time.Duration // 1 m: how often the server's clock is read
 	Request      time.Duration // 2 s: how long one answer of the server may take
 	Watchdog     time.Duration // 5 s: how often a stalled consumer is looked for
-	FlushTokens  time.Duration // 250 ms: how often the server confirms the tokens sent
+	Confirm      time.Duration // 250 ms: how often tokens are looked for that the stream has not confirmed
+	Ping         time.Duration // 10 s: how often a silent connection is tried; one that misses three is made anew
 	ReconnectMax time.Duration // 2 s: the longest wait between two attempts to connect
 }
 
@@ -119,7 +120,8 @@ func (p *Periods) setDefaults() {
 	set(&p.Offset, time.Minute)
 	set(&p.Request, 2*time.Second)
 	set(&p.Watchdog, 5*time.Second)
-	set(&p.FlushTokens, 250*time.Millisecond)
+	set(&p.Confirm, 250*time.Millisecond)
+	set(&p.Ping, 10*time.Second)
 	set(&p.ReconnectMax, 2*time.Second)
 	p.Request = min(p.Request, p.AckWait/3) // a beat that takes longer than its period is no beat
 }

@@ -34,8 +34,8 @@ func (s *Service) connect(ctx context.Context) error {
 	if err != nil {
 		return abandon(err)
 	}
-	s.provision = &provisioner{js: s.js, prefix: s.cfg.Prefix, cfg: &s.cfg}
-	s.stream = newPublisher(tokens, tokenJS, s.cfg.Periods, func(kind string) { s.metrics.publishErrors.WithLabelValues(kind).Inc() })
+	s.stream = newPublisher(tokens, tokenJS, s.cfg.Prefix.EventStream(), s.cfg.Periods, func(kind string) { s.metrics.publishErrors.WithLabelValues(kind).Inc() })
+	s.provision = &provisioner{js: s.js, prefix: s.cfg.Prefix, cfg: &s.cfg, lost: s.stream.lost}
 	for pause := minPause; ; pause = min(2*pause, maxPause) {
 		err := s.firstStores(ctx)
 		if err == nil {
@@ -82,6 +82,9 @@ func (s *Service) dial(purpose string) (*nats.Conn, error) {
 			return min(time.Duration(attempts)*100*time.Millisecond, s.cfg.Periods.ReconnectMax)
 		}),
 		nats.RetryOnFailedConnect(true),
+		nats.PingInterval(s.cfg.Periods.Ping), // the default takes minutes to find that nobody is there any more
+		nats.FlusherTimeout(2 * s.cfg.Periods.Ping),
+		nats.ReconnectOnFlusherError(), // what could not be written is lost, and only a reconnect tells
 		nats.IgnoreAuthErrorAbort(),
 		nats.NoEcho(),
 		nats.ErrorHandler(func(_ *nats.Conn, sub *nats.Subscription, err error) {

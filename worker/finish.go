@@ -336,7 +336,22 @@ func (s *Service) tell(ctx context.Context, out *output, id schemas.TurnID, rec 
 	return s.tellWork(ctx, s.cfg.Prefix.Work(id, work.Node), rec.Work)
 }
 
+// tellWork publishes a work record until the stream has it, while ctx lasts.
 func (s *Service) tellWork(ctx context.Context, subject string, data []byte) error {
+	for pause := minPause; ; pause = min(2*pause, maxPause) {
+		err := s.keepWork(ctx, subject, data)
+		if err == nil {
+			return nil
+		}
+		s.metrics.publishErrors.WithLabelValues("work").Inc()
+		if !wait(ctx, pause) {
+			return fmt.Errorf("publish a work record: %w", errors.Join(ctx.Err(), err))
+		}
+	}
+}
+
+// keepWork publishes a work record once.
+func (s *Service) keepWork(ctx context.Context, subject string, data []byte) error {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Periods.Request)
 	defer cancel()
 	msg := &nats.Msg{Subject: subject, Data: data}
@@ -345,9 +360,5 @@ func (s *Service) tellWork(ctx context.Context, subject string, data []byte) err
 	if errors.As(err, &api) && api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence {
 		return nil // it is there
 	}
-	if err != nil {
-		s.metrics.publishErrors.WithLabelValues("work").Inc()
-		return fmt.Errorf("publish a work record: %w", err)
-	}
-	return nil
+	return err
 }

@@ -33,7 +33,7 @@ const patience = 30 * time.Second
 // quick are periods that let a test see leases run out.
 var quick = worker.Periods{
 	AckWait: 1500 * time.Millisecond, FetchExpiry: 200 * time.Millisecond, Keepalive: 500 * time.Millisecond,
-	LaneSweep: 200 * time.Millisecond, Watchdog: 200 * time.Millisecond, FlushTokens: 50 * time.Millisecond, ReconnectMax: 200 * time.Millisecond,
+	LaneSweep: 200 * time.Millisecond, Watchdog: 200 * time.Millisecond, Confirm: 50 * time.Millisecond, ReconnectMax: 200 * time.Millisecond,
 }
 
 var (

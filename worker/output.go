@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -14,9 +15,10 @@ const (
 	maxEventText   = schemas.MaxEventBytes / 2
 )
 
-// output is what one attempt of a turn has to say. The fields of the first part are guarded by publisher.mu; those
-// of the second belong to the publisher's goroutine.
+// output is what one attempt of a turn has to say. The fields of the first two parts are guarded by publisher.mu; those
+// of the last belong to the publisher's goroutine.
 type output struct {
+	number  uint64 // given by the publisher
 	subject string
 	attempt int
 	lease   *lease // nothing is said once it is lost
@@ -25,30 +27,32 @@ type output struct {
 	begun     *schemas.Started
 	tokens    []scheduler.NewToken // from index base on
 	base      int
-	ended     bool          // there will be no more tokens
-	whole     bool          // and the turn ends with them: held text goes out with the last one
-	keepalive bool          // to be sent though there is nothing to say
-	closed    bool          // nothing is sent any more
-	sentEnd   bool          // all tokens were published after ended was set, in
-	sentGen   uint64        // the connection that has reconnected so often
-	sentAll   chan struct{} // closed and made again whenever all was sent
+	ended     bool // there will be no more tokens
+	whole     bool // and the turn ends with them: held text goes out with the last one
+	keepalive bool // to be sent though there is nothing to say
+	closed    bool // nothing is sent any more
+	sentEnd   bool // all tokens were published after ended was set
 	lastSpoke time.Time
 
-	pieces       []string // text of each token converted so far
-	flushed      bool     // the held text is in the last piece
-	sent         int      // tokens that were published
-	sentStarted  bool
-	kept         int // tokens that the server has confirmed
-	keptStarted  bool
-	asked        int // what sent was when the confirmation under way was asked for
-	askedStarted bool
+	// What the stream of events has confirmed of what was published since the last break.
+	breaks    uint64        // which one that was
+	published int           // events
+	stored    int           // how many of them were confirmed
+	moved     time.Time     // when there was last nothing to be confirmed, or something was
+	progress  chan struct{} // closed and made again when all is confirmed, and at a break
+
+	pieces      []string // text of each token converted so far
+	flushed     bool     // the held text is in the last piece
+	ends        []int    // of the events that were ever published, in tokens
+	sent        int      // tokens that were published since the last break
+	sentStarted bool
 }
 
 // newOutput begins an attempt whose first new token has index base. The tokens before have been said; they go
 // through text so that it goes on in the middle of a character where it has to.
 func newOutput(subject string, attempt int, l *lease, text TextStream, replayed []scheduler.Token) (*output, error) {
 	o := &output{subject: subject, attempt: attempt, lease: l, text: text, base: len(replayed),
-		sentAll: make(chan struct{}), lastSpoke: time.Now()}
+		progress: make(chan struct{}), lastSpoke: time.Now()}
 	for _, token := range replayed {
 		if _, err := text.Next(token); err != nil {
 			return nil, err
@@ -79,28 +83,56 @@ func (o *output) convert(p *pending) {
 		}
 		o.pieces = append(o.pieces, piece)
 	}
-	if last := len(o.pieces) - 1; p.whole && !o.flushed && last >= o.sent {
+	if last := len(o.pieces) - 1; p.whole && !o.flushed && last >= o.said() {
 		o.pieces[last] += o.text.Flush()
 		o.flushed = true
 	}
 }
 
-// next is the event that goes on where sent is.
-func (o *output) next(p *pending) *schemas.Tokens {
-	var text strings.Builder
-	e := &schemas.Tokens{Attempt: o.attempt, Index: o.base + o.sent}
-	for i := o.sent; i < len(p.tokens) && len(e.TokenIDs) < maxEventTokens; i++ {
-		if text.Len()+len(o.pieces[i]) > maxEventText && len(e.TokenIDs) > 0 {
-			break
-		}
-		e.TokenIDs = append(e.TokenIDs, int64(p.tokens[i].Token))
-		text.WriteString(o.pieces[i])
+// said is how many tokens were ever published.
+func (o *output) said() int {
+	if len(o.ends) == 0 {
+		return 0
 	}
-	e.Text = text.String()
+	return o.ends[len(o.ends)-1]
+}
+
+// next is the event that goes on where sent is. What is said again is said in the same events: a reader cannot part an
+// event's text, and the next attempt may go on after any one of them.
+func (o *output) next(p *pending) *schemas.Tokens {
+	i, _ := slices.BinarySearch(o.ends, o.sent+1)
+	if i == len(o.ends) {
+		o.ends = append(o.ends, o.extend(p))
+	}
+	end := o.ends[i]
+	e := &schemas.Tokens{Attempt: o.attempt, Index: o.base + o.sent, Text: strings.Join(o.pieces[o.sent:end], "")}
+	for _, token := range p.tokens[o.sent:end] {
+		e.TokenIDs = append(e.TokenIDs, int64(token.Token))
+	}
 	return e
 }
 
-// rewind goes back to what the server has confirmed.
-func (o *output) rewind() {
-	o.sent, o.sentStarted = o.kept, o.keptStarted
+// extend is where an event ends that takes in as much as there is room for.
+func (o *output) extend(p *pending) (end int) {
+	bytes := 0
+	for end = o.sent; end < len(p.tokens) && end < o.sent+maxEventTokens; end++ {
+		if bytes += len(o.pieces[end]); bytes > maxEventText && end > o.sent {
+			break
+		}
+	}
+	return end
+}
+
+// rewind begins anew after a break. The caller holds publisher.mu, and is the publisher's goroutine.
+func (o *output) rewind(breaks uint64) {
+	o.breaks = breaks
+	o.sent, o.sentStarted, o.sentEnd = 0, false, false
+	o.published, o.stored = 0, 0
+	o.tell()
+}
+
+// tell wakes who waits for progress. The caller holds publisher.mu.
+func (o *output) tell() {
+	close(o.progress)
+	o.progress = make(chan struct{})
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -28,6 +29,10 @@ type provisioner struct {
 	js     jetstream.JetStream
 	prefix schemas.Prefix
 	cfg    *Config
+	lost   func() // is told when the stream of events is not the one that it was
+
+	mu   sync.Mutex // guards what follows
+	made time.Time  // when the stream of events was; zero: not known yet
 }
 
 func (p *provisioner) requestStream() jetstream.StreamConfig {
@@ -59,7 +64,7 @@ func (p *provisioner) eventStream() jetstream.StreamConfig {
 		Discard:     jetstream.DiscardOld,
 		AllowDirect: true,
 		Duplicates:  time.Minute,
-		Replicas:    1,
+		Replicas:    p.cfg.Replicas, // else no turn could end while one server of a cluster is down
 	}
 }
 
@@ -93,7 +98,7 @@ func (p *provisioner) nodeBucket() jetstream.KeyValueConfig {
 		History:     1,
 		TTL:         nodeTTL,
 		Storage:     jetstream.MemoryStorage,
-		Replicas:    1,
+		Replicas:    p.cfg.Replicas,
 	}
 }
 
@@ -120,10 +125,10 @@ func (p *provisioner) ownConsumer(node schemas.Node) jetstream.ConsumerConfig {
 // stores makes or verifies all stores and returns the ledger's bucket.
 func (p *provisioner) stores(ctx context.Context) (jetstream.KeyValue, error) {
 	auto := p.cfg.Provision == ProvisionAuto
-	if err := p.stream(ctx, p.requestStream(), auto); err != nil {
+	if _, err := p.stream(ctx, p.requestStream(), auto); err != nil {
 		return nil, err
 	}
-	if err := p.stream(ctx, p.workStream(), auto); err != nil {
+	if _, err := p.stream(ctx, p.workStream(), auto); err != nil {
 		return nil, err
 	}
 	turns, err := p.bucket(ctx, p.turnBucket(), auto)
@@ -135,14 +140,23 @@ func (p *provisioner) stores(ctx context.Context) (jetstream.KeyValue, error) {
 
 // memoryStores makes again what a restart of the server loses, whatever the way to provision.
 func (p *provisioner) memoryStores(ctx context.Context) error {
-	if err := p.stream(ctx, p.eventStream(), true); err != nil {
+	made, err := p.stream(ctx, p.eventStream(), true)
+	if err != nil {
 		return err
 	}
-	_, err := p.bucket(ctx, p.nodeBucket(), true)
+	p.mu.Lock()
+	before := p.made
+	p.made = made
+	p.mu.Unlock()
+	if !before.IsZero() && !made.Equal(before) {
+		p.lost()
+	}
+	_, err = p.bucket(ctx, p.nodeBucket(), true)
 	return err
 }
 
-func (p *provisioner) stream(ctx context.Context, want jetstream.StreamConfig, make bool) error {
+// stream makes or verifies a stream, and says when it was made.
+func (p *provisioner) stream(ctx context.Context, want jetstream.StreamConfig, make bool) (made time.Time, err error) {
 	stream, err := p.js.Stream(ctx, want.Name)
 	if errors.Is(err, jetstream.ErrStreamNotFound) && make {
 		stream, err = p.js.CreateStream(ctx, want)
@@ -151,9 +165,9 @@ func (p *provisioner) stream(ctx context.Context, want jetstream.StreamConfig, m
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("stream %s: %w", want.Name, err)
+		return time.Time{}, fmt.Errorf("stream %s: %w", want.Name, err)
 	}
-	return differences("stream "+want.Name, streamSettings(want, stream.CachedInfo().Config))
+	return stream.CachedInfo().Created, differences("stream "+want.Name, streamSettings(want, stream.CachedInfo().Config))
 }
 
 func (p *provisioner) bucket(ctx context.Context, want jetstream.KeyValueConfig, make bool) (jetstream.KeyValue, error) {

@@ -2,9 +2,13 @@ package worker
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -15,27 +19,35 @@ import (
 )
 
 // publisher sends the events of all live turns, in order, through a connection of their own. The goroutine that
-// drives the engine only appends to outputs and signals; run alone publishes. What the server had not confirmed when
-// the connection broke is sent again: readers know an index twice.
+// drives the engine only appends to outputs and signals; run alone publishes.
+//
+// The stream of events confirms each event, because the server that took one may die before it has passed it on. At a
+// break (the connection or the stream was made anew, a publish failed, or a confirmation did not come) all outputs begin anew: readers
+// know an index twice. It is from the first token on, because the stream is kept in memory, and may have been lost with
+// what it had confirmed.
 type publisher struct {
 	conn    *nats.Conn
 	js      jetstream.JetStream
-	timeout time.Duration
-	every   time.Duration // between confirmations
+	store   string        // the stream of events
+	timeout time.Duration // of an answer
+	every   time.Duration // between two looks for one that is missing
 	failed  func(kind string)
 
-	wake chan struct{} // has room for one
-	down bool          // the last publish failed; belongs to run
+	inbox  string        // for confirmations: followed by an output's number, and that of the last break
+	wake   chan struct{} // has room for one
+	down   bool          // the last publish failed; belongs to run
+	faults atomic.Uint64 // breaks that were none of the connection's
 
-	mu      sync.Mutex // guards what follows, and the first part of every output
-	outputs map[*output]struct{}
-	dirty   map[*output]struct{}
-	gen     uint64 // reconnects that outputs were rewound for
+	mu       sync.Mutex // guards what follows, and the first parts of every output
+	outputs  map[uint64]*output
+	newest   uint64        // number of an output
+	patience time.Duration // with a confirmation: doubles from timeout with each that is missed, so that a slow server gets not more to do
+	dirty    map[*output]struct{}
 }
 
-func newPublisher(conn *nats.Conn, js jetstream.JetStream, p Periods, failed func(kind string)) *publisher {
-	return &publisher{conn: conn, js: js, timeout: p.Request, every: p.FlushTokens, failed: failed,
-		wake: make(chan struct{}, 1), outputs: map[*output]struct{}{}, dirty: map[*output]struct{}{}}
+func newPublisher(conn *nats.Conn, js jetstream.JetStream, store string, p Periods, failed func(kind string)) *publisher {
+	return &publisher{conn: conn, js: js, store: store, timeout: p.Request, patience: p.Request, every: p.Confirm, failed: failed, inbox: conn.NewInbox(),
+		wake: make(chan struct{}, 1), outputs: map[uint64]*output{}, dirty: map[*output]struct{}{}}
 }
 
 func (p *publisher) signal() {
@@ -48,14 +60,16 @@ func (p *publisher) signal() {
 func (p *publisher) add(o *output) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.outputs[o] = struct{}{}
+	p.newest++
+	o.number = p.newest
+	p.outputs[o.number] = o
 }
 
 func (p *publisher) remove(o *output) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	o.closed = true
-	delete(p.outputs, o)
+	delete(p.outputs, o.number)
 	delete(p.dirty, o)
 }
 
@@ -98,14 +112,15 @@ func (p *publisher) keepalive(o *output, silence time.Duration) (next time.Durat
 
 // run publishes until ctx ends.
 func (p *publisher) run(ctx context.Context) {
+	confirmations, err := p.conn.Subscribe(p.inbox+".*.*", p.confirmed)
+	if err != nil {
+		return // the connection is closed
+	}
+	defer func() { _ = confirmations.Unsubscribe() }() // fails only where the connection is closed
 	status := p.conn.StatusChanged(nats.CONNECTED)
 	defer p.conn.RemoveStatusListener(status)
 	tick := time.NewTicker(p.every)
 	defer tick.Stop()
-	confirmed := make(chan uint64)
-	asking := false
-	var confirmations sync.WaitGroup
-	defer confirmations.Wait()
 	for {
 		select {
 		case <-ctx.Done():
@@ -113,34 +128,78 @@ func (p *publisher) run(ctx context.Context) {
 		case <-p.wake:
 		case <-status:
 			p.down = false
-		case gen := <-confirmed:
-			asking = false
-			p.confirm(gen)
-			continue
 		case <-tick.C:
 			p.down = false // whatever it was, try again
-			if !asking && p.ask() {
-				asking = true
-				confirmations.Go(func() { p.flush(ctx, confirmed) })
+			if p.overdue() {
+				p.failed("token")
+				p.faults.Add(1)
 			}
 		}
 		p.round()
 	}
 }
 
-// reconnects counts how often the connection was made anew: what was sent before may be lost.
-func (p *publisher) reconnects() uint64 { return p.conn.Stats().Reconnects }
+// breaks counts the times that what was sent before may have been lost. It may wait as long as a write to the connection
+// does, so nobody calls it with mu held: the engine's goroutine must not wait for mu.
+func (p *publisher) breaks() uint64 { return p.conn.Stats().Reconnects + p.faults.Load() }
+
+// lost makes all outputs begin anew: what the stream had confirmed is gone.
+func (p *publisher) lost() {
+	p.faults.Add(1)
+	p.signal()
+}
+
+// confirmed takes the stream's answer to an event.
+func (p *publisher) confirmed(msg *nats.Msg) {
+	number, breaks, _ := strings.Cut(msg.Subject[len(p.inbox)+1:], ".")
+	n, err1 := strconv.ParseUint(number, 10, 64)
+	b, err2 := strconv.ParseUint(breaks, 10, 64)
+	var ack struct {
+		Stream string `json:"stream"`
+		Seq    uint64 `json:"seq"`
+	}
+	if err := errors.Join(err1, err2, json.Unmarshal(msg.Data, &ack)); err != nil || ack.Stream != p.store || ack.Seq == 0 {
+		return // nobody stores events now: the confirmation will be missed
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	o := p.outputs[n]
+	if o == nil || o.breaks != b || o.stored >= o.published {
+		return
+	}
+	o.stored++
+	o.moved, p.patience = time.Now(), p.timeout
+	if o.stored == o.published {
+		o.tell()
+	}
+}
+
+// mostPatience is how many times as long as usual a confirmation may take at last.
+const mostPatience = 4
+
+// overdue says whether a confirmation has not come in time.
+func (p *publisher) overdue() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, o := range p.outputs {
+		if o.stored < o.published && time.Since(o.moved) > p.patience && o.lease.valid() {
+			p.patience = min(2*p.patience, mostPatience*p.timeout)
+			return true
+		}
+	}
+	return false
+}
 
 // round publishes what is to be said.
 func (p *publisher) round() {
 	if p.down {
 		return
 	}
+	breaks := p.breaks()
 	p.mu.Lock()
-	if gen := p.reconnects(); gen != p.gen {
-		p.gen = gen
-		for o := range p.outputs {
-			o.rewind()
+	for _, o := range p.outputs {
+		if o.breaks != breaks {
+			o.rewind(breaks)
 			p.dirty[o] = struct{}{}
 		}
 	}
@@ -154,6 +213,7 @@ func (p *publisher) round() {
 		if err := p.speak(o); err != nil {
 			p.failed("token")
 			p.down = true
+			p.faults.Add(1) // the library may have dropped what it had taken before, too
 			p.mu.Lock()
 			for _, o := range work[i:] {
 				if !o.closed {
@@ -171,48 +231,41 @@ func (p *publisher) speak(o *output) error {
 	p.mu.Lock()
 	now := pending{begun: o.begun, tokens: o.tokens, ended: o.ended, whole: o.whole, keepalive: o.keepalive, closed: o.closed}
 	o.keepalive = false
-	gen := p.gen
 	p.mu.Unlock()
 	if now.closed || !o.lease.valid() {
 		return nil
 	}
 	o.convert(&now)
-	spoke, err := p.publish(o, &now)
+	if err := p.publish(o, &now); err != nil || !now.ended {
+		return err
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if spoke {
-		o.lastSpoke = time.Now()
-	}
-	if err == nil && now.ended {
-		o.sentGen, o.sentEnd = gen, true
-		close(o.sentAll)
-		o.sentAll = make(chan struct{})
-	}
-	return err
+	o.sentEnd = true
+	o.tell()
+	return nil
 }
 
-func (p *publisher) publish(o *output, now *pending) (spoke bool, err error) {
+func (p *publisher) publish(o *output, now *pending) error {
+	spoke := false
 	if now.begun != nil && !o.sentStarted {
-		if err := send(p.conn, o.subject, now.begun); err != nil {
-			return spoke, err
+		if err := send(p, o, now.begun); err != nil {
+			return err
 		}
 		o.sentStarted, spoke = true, true
 	}
 	for o.sent < len(now.tokens) {
 		e := o.next(now)
-		if err := send(p.conn, o.subject, e); err != nil {
-			return spoke, err
+		if err := send(p, o, e); err != nil {
+			return err
 		}
 		o.sent += len(e.TokenIDs)
 		spoke = true
 	}
 	if now.keepalive && (!spoke || now.ended) {
-		if err := send(p.conn, o.subject, &schemas.Keepalive{Attempt: o.attempt, LastIndex: o.base + o.sent - 1}); err != nil {
-			return spoke, err
-		}
-		spoke = true
+		return send(p, o, &schemas.Keepalive{Attempt: o.attempt, LastIndex: o.base + o.sent - 1})
 	}
-	return spoke, nil
+	return nil
 }
 
 // encodable is an event.
@@ -220,7 +273,7 @@ type encodable interface {
 	*schemas.Started | *schemas.Tokens | *schemas.Keepalive
 }
 
-func send[E encodable](conn *nats.Conn, subject string, event E) error {
+func send[E encodable](p *publisher, o *output, event E) error {
 	var data []byte
 	var err error
 	switch e := any(event).(type) {
@@ -234,56 +287,28 @@ func send[E encodable](conn *nats.Conn, subject string, event E) error {
 	if err != nil {
 		return err
 	}
-	return conn.Publish(subject, data)
-}
-
-// ask notes what a confirmation would confirm, and says whether there is anything.
-func (p *publisher) ask() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	any := false
-	for o := range p.outputs {
-		o.asked, o.askedStarted = o.sent, o.sentStarted
-		any = any || o.asked > o.kept || o.askedStarted != o.keptStarted
+	p.mu.Lock() // before it is sent: the answer may be quick
+	now := time.Now()
+	if o.stored == o.published {
+		o.moved = now
 	}
-	return any
-}
-
-// flush waits until the server has everything that was published, and tells of which connection that is true.
-func (p *publisher) flush(ctx context.Context, confirmed chan<- uint64) {
-	gen := p.reconnects()
-	short, cancel := context.WithTimeout(ctx, p.timeout)
-	defer cancel()
-	if err := p.conn.FlushWithContext(short); err != nil || p.reconnects() != gen {
-		gen = ^uint64(0) // of none
-	}
-	select {
-	case confirmed <- gen:
-	case <-ctx.Done():
-	}
-}
-
-func (p *publisher) confirm(gen uint64) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if gen != p.gen {
-		return
-	}
-	for o := range p.outputs {
-		o.kept, o.keptStarted = max(o.kept, o.asked), o.keptStarted || o.askedStarted
-	}
+	o.published++
+	o.lastSpoke = now
+	reply := fmt.Sprintf("%s.%d.%d", p.inbox, o.number, o.breaks)
+	p.mu.Unlock()
+	return p.conn.PublishRequest(o.subject, reply, data)
 }
 
 // final publishes a turn's final after all its tokens, and waits until the stream has it. It tries again while
-// ctx lasts; after a reconnect the tokens come first again.
+// ctx lasts; after a break the tokens come first again.
 func (p *publisher) final(ctx context.Context, o *output, data []byte) error {
 	for pause := minPause; ; pause = min(2*pause, maxPause) {
-		gen := p.reconnects()
-		if err := p.awaitSent(ctx, o, gen); err != nil {
+		breaks, err := p.awaitStored(ctx, o)
+		if err != nil {
 			return err
 		}
-		err := p.keep(ctx, o.subject, data)
-		if err == nil && p.reconnects() == gen {
+		err = p.keep(ctx, o.subject, data)
+		if err == nil && p.breaks() == breaks {
 			return nil
 		}
 		if err != nil {
@@ -295,22 +320,19 @@ func (p *publisher) final(ctx context.Context, o *output, data []byte) error {
 	}
 }
 
-// settle waits until the server has every token of an ended output. It tries again while ctx lasts; after a reconnect
-// the tokens are sent again.
+// settle waits until the stream has every event of an ended output. It tries again while ctx lasts.
 func (p *publisher) settle(ctx context.Context, o *output) error {
-	for pause := minPause; ; pause = min(2*pause, maxPause) {
-		gen := p.reconnects()
-		if err := p.awaitSent(ctx, o, gen); err != nil {
+	for {
+		breaks, err := p.awaitStored(ctx, o)
+		if err != nil {
 			return fmt.Errorf("publish the last tokens: %w", err)
 		}
-		short, cancel := context.WithTimeout(ctx, p.timeout)
-		err := p.conn.FlushWithContext(short)
-		cancel()
-		if err == nil && p.reconnects() == gen {
+		if p.breaks() == breaks {
 			return nil
 		}
-		if !wait(ctx, pause) {
-			return fmt.Errorf("publish the last tokens: %w", errors.Join(ctx.Err(), err))
+		p.signal() // the tokens come again
+		if !wait(ctx, minPause) {
+			return fmt.Errorf("publish the last tokens: %w", ctx.Err())
 		}
 	}
 }
@@ -324,7 +346,7 @@ func (p *publisher) keep(ctx context.Context, subject string, data []byte) error
 }
 
 // farewell publishes what is left of an attempt that is handed over, and a keepalive with its last index, so that
-// readers know that the turn goes on; then it waits until the server has them all. Whoever takes the turn over makes
+// readers know that the turn goes on; then it waits until the stream has them all. Whoever takes the turn over makes
 // up for what fails here.
 func (p *publisher) farewell(ctx context.Context, o *output) {
 	ctx, cancel := context.WithTimeout(ctx, p.timeout)
@@ -332,13 +354,9 @@ func (p *publisher) farewell(ctx context.Context, o *output) {
 	p.mu.Lock()
 	o.keepalive, o.sentEnd = true, false
 	p.mu.Unlock()
-	if err := p.awaitSent(ctx, o, p.reconnects()); err == nil {
-		err = p.conn.FlushWithContext(ctx)
-		if err == nil {
-			return
-		}
+	if _, err := p.awaitStored(ctx, o); err != nil {
+		p.failed("token")
 	}
-	p.failed("token")
 }
 
 // progress is what an output's session is at.
@@ -352,22 +370,25 @@ func (p *publisher) progress(o *output) (phase schemas.SessionPhase, last int) {
 	return phase, o.base + len(o.tokens) - 1
 }
 
-// awaitSent waits until all tokens of an ended output were published through a connection.
-func (p *publisher) awaitSent(ctx context.Context, o *output, gen uint64) error {
+// awaitStored waits until the stream has all events of an ended output, and says after which break that was.
+func (p *publisher) awaitStored(ctx context.Context, o *output) (breaks uint64, err error) {
 	for {
 		p.mu.Lock()
-		if o.sentEnd && o.sentGen >= gen {
+		if o.sentEnd && o.stored == o.published {
+			breaks = o.breaks
 			p.mu.Unlock()
-			return nil
+			return breaks, nil
 		}
-		sent := o.sentAll
-		p.dirty[o] = struct{}{}
+		progress := o.progress
+		if !o.sentEnd {
+			p.dirty[o] = struct{}{}
+			p.signal()
+		}
 		p.mu.Unlock()
-		p.signal()
 		select {
-		case <-sent:
+		case <-progress:
 		case <-ctx.Done():
-			return ctx.Err()
+			return 0, ctx.Err()
 		}
 	}
 }

@@ -21,12 +21,13 @@ function fold(e, stored) {
   if (e.kind === "keepalive") gap ||= e.attempt === attempt && e.last_index >= count;
   if (e.kind === "started" && e.attempt > attempt) { // another worker goes on: what it does not go on after is void
     if (e.resume_index > count || (!stored && e.attempt > attempt + 1 && e.resume_index > 0)) return void (gap = true);
-    attempt = e.attempt;
     while (count > e.resume_index) count = pieces.pop().index;
     if (shown > pieces.length) { // printed, and void now: what still stands is printed again
       shown = 0;
       process.stdout.write("\n");
     }
+    if (e.resume_index > count) return void (gap = true); // an event was cut whole, and is stored in parts
+    attempt = e.attempt;
   }
   if (e.kind !== "token" || e.attempt < attempt) return;
   if (e.attempt > attempt || e.index > count) return void (gap = true);

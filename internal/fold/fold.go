@@ -93,10 +93,13 @@ func (f *Fold) start(e *schemas.Started, stored bool) {
 	if !stored && e.Attempt > f.attempt+1 && e.ResumeIndex > 0 {
 		return // the attempts between may have cut further, and what it goes on after may be theirs
 	}
-	f.attempt, f.started = e.Attempt, e
 	if e.Attempt > 1 { // nothing was before the first
 		f.cut(e.ResumeIndex)
 	}
+	if e.ResumeIndex > len(f.tokens) {
+		return // it goes on within an event that was heard, and stored otherwise: the tokens before have to come first
+	}
+	f.attempt, f.started = e.Attempt, e
 }
 
 // cut drops all from a token on, and what cannot be parted from it.

@@ -51,6 +51,7 @@ func TestEventsAreFoldedByTheReadersRules(t *testing.T) {
 		{"however alike the texts are", []schemas.Event{started(1, 0), tokens(1, 0, "aa", 1, 2), tokens(1, 1, "aab", 2, 3)}, "aa", 2, fold.Gap},
 		{"nor where they contradict", []schemas.Event{started(1, 0), tokens(1, 0, "a", 1), tokens(1, 0, "xy", 1, 2)}, "a", 1, fold.Gap},
 		{"a cut inside an event drops the whole event", []schemas.Event{started(1, 0), tokens(1, 0, "a", 1), tokens(1, 1, "bc", 2, 3), started(2, 2)}, "a", 1, fold.Gap},
+		{"until its tokens come as they were stored", []schemas.Event{started(1, 0), tokens(1, 0, "a", 1), tokens(1, 1, "bc", 2, 3), started(2, 2), tokens(1, 1, "b", 2), started(2, 2), tokens(2, 2, "x", 9), completed(2, 3)}, "abx", 3, fold.Whole},
 		{"a keepalive beyond the tokens shows a gap", []schemas.Event{started(1, 0), alive(1, 0)}, "", 0, fold.Gap},
 		{"a keepalive before the start of its attempt shows none", []schemas.Event{started(1, 0), tokens(1, 0, "a", 1), alive(2, -1)}, "a", 1, fold.Open},
 		{"a final beyond the tokens shows a gap", []schemas.Event{started(1, 0), completed(1, 1)}, "", 0, fold.Gap},

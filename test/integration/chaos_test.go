@@ -197,25 +197,7 @@ func checkNothingLeft(t *testing.T, url string, turns int) {
 	}
 	awaitEmpty(ctx, t, js, requests)
 	checkConsumers(ctx, t, requests)
-	finals, works := make(map[string]map[string]bool), make(map[string]int)
-	readStream(ctx, t, js, prefix.EventStream(), func(msg jetstream.Msg) {
-		if event, err := schemas.DecodeEvent(msg.Data()); err == nil {
-			if _, ok := event.(*schemas.Final); ok {
-				if finals[msg.Subject()] == nil {
-					finals[msg.Subject()] = make(map[string]bool)
-				}
-				finals[msg.Subject()][string(msg.Data())] = true
-			}
-		}
-	})
-	readStream(ctx, t, js, prefix.WorkStream(), func(msg jetstream.Msg) {
-		record, err := schemas.Decode[schemas.WorkRecord](msg.Data())
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		works[fmt.Sprint(record.Tenant, "/", record.Session, "/", record.Turn)]++
-	})
+	finals, works := finalsOf(ctx, t, js), worksOf(ctx, t, js)
 	if len(finals) != turns || len(works) != turns {
 		t.Errorf("%d turns have a final and %d a work record; there were %d", len(finals), len(works), turns)
 	}
@@ -244,6 +226,39 @@ func checkConsumers(ctx context.Context, t *testing.T, requests jetstream.Stream
 	if list.Err() != nil || names != 1+3 {
 		t.Errorf("%d consumers, not the shared one and one a node; %v", names, list.Err())
 	}
+}
+
+// finalsOf are the different finals that are stored of each turn, by its subject.
+func finalsOf(ctx context.Context, t *testing.T, js jetstream.JetStream) map[string]map[string]bool {
+	finals := make(map[string]map[string]bool)
+	readStream(ctx, t, js, schemas.Prefix{}.EventStream(), func(msg jetstream.Msg) {
+		event, err := schemas.DecodeEvent(msg.Data())
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		if _, ok := event.(*schemas.Final); ok {
+			if finals[msg.Subject()] == nil {
+				finals[msg.Subject()] = make(map[string]bool)
+			}
+			finals[msg.Subject()][string(msg.Data())] = true
+		}
+	})
+	return finals
+}
+
+// worksOf is how many work records there are of each turn.
+func worksOf(ctx context.Context, t *testing.T, js jetstream.JetStream) map[schemas.TurnID]int {
+	works := make(map[schemas.TurnID]int)
+	readStream(ctx, t, js, schemas.Prefix{}.WorkStream(), func(msg jetstream.Msg) {
+		record, err := schemas.Decode[schemas.WorkRecord](msg.Data())
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		works[record.ID()]++
+	})
+	return works
 }
 
 // awaitEmpty waits until no request is left: an ack that was lost with its worker is made good by the redelivery, which may be
