@@ -26,6 +26,7 @@ import (
 const (
 	cancelTurns   = 100
 	cancelClients = 10
+	cancelsAKill  = 5 // evenly, so that no turn loses three workers before its first token
 	cancelSeed    = 20
 )
 
@@ -109,11 +110,14 @@ func drawCancels(seed uint64) []*cancelCase {
 	random := rand.New(rand.NewPCG(seed, 1))
 	cases := make([]*cancelCase, cancelTurns)
 	for i := range cases {
-		k := &cancelCase{prompt: i % chaosPrompts, at: moment(i % int(moments)), token: 1 + random.IntN(chaosTokens-1), kill: random.IntN(5) == 0}
+		k := &cancelCase{prompt: i % chaosPrompts, at: moment(i % int(moments)), token: 1 + random.IntN(chaosTokens-1)}
 		k.req = chaosRequest(fmt.Sprint("cancelled", i), k.prompt, 1)
 		cases[i] = k
 	}
 	random.Shuffle(len(cases), func(i, j int) { cases[i], cases[j] = cases[j], cases[i] })
+	for i := 0; i < len(cases); i += cancelsAKill {
+		cases[i].kill = true
+	}
 	return cases
 }
 
@@ -305,7 +309,7 @@ func (k *cancelCase) check(t *testing.T, s *stores, want string) {
 	case done.Reason == schemas.Cancelled && !strings.HasPrefix(want, k.text):
 		fail("%.100q is no beginning of %.100q", k.text, want)
 	case done.Reason != schemas.Completed && done.Reason != schemas.Cancelled:
-		fail("ended %s %s", done.Reason, k.final.Cause)
+		fail("attempt %d ended %s %s", done.Attempt, done.Reason, k.final.Cause)
 	}
 	k.checkReply(fail, done)
 }

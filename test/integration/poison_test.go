@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"sync"
@@ -24,6 +25,7 @@ type toyFleet struct {
 
 	mu      sync.Mutex // guards what follows
 	workers map[string]*toyWorker
+	logs    []*bytes.Buffer // of all that there were
 	ended   bool
 }
 
@@ -39,13 +41,18 @@ func startToyFleet(t *testing.T, url string, names ...string) *toyFleet {
 		}
 		f.mu.Unlock()
 		keepers.Wait()
+		for _, log := range f.logs {
+			if t.Failed() {
+				t.Logf("a worker's log:\n%s", log)
+			}
+		}
 	})
 	for _, name := range names {
 		w, err := startToy(toyOptions{URL: url, Node: name, Slots: 8})
 		if err != nil {
 			t.Fatal(err)
 		}
-		f.workers[name] = w
+		f.workers[name], f.logs = w, append(f.logs, &w.errors)
 		keepers.Go(func() { f.keep(t, url, name, w) })
 	}
 	return f
@@ -67,7 +74,8 @@ func (f *toyFleet) keep(t *testing.T, url, name string, w *toyWorker) {
 			return
 		}
 		f.mu.Lock()
-		if f.workers[name] = w; f.ended {
+		f.workers[name], f.logs = w, append(f.logs, &w.errors)
+		if f.ended {
 			w.in.Close() //nolint:errcheck // it is to end
 		}
 		f.mu.Unlock()
@@ -85,25 +93,27 @@ func TestTurnThatKillsItsWorkersEndsAtTheThirdTakeoverAndHarmsNoOther(t *testing
 	server := natsservertest.Start(t, natsserver.Options{})
 	fleet := startToyFleet(t, server.ClientURL(), "a", "b", "c")
 	c := meshClient(t, server.ClientURL())
-	running := make(chan struct{}, poisonNeighbours)
-	var neighbours sync.WaitGroup
+	var running, neighbours sync.WaitGroup
 	for i := range poisonNeighbours {
+		running.Add(1)
 		neighbours.Go(func() {
 			var once sync.Once
+			defer once.Do(running.Done) // also where it does not run
 			req := poisonRequest(fmt.Sprint("neighbour", i), fmt.Sprint("once upon a time in ", i))
-			result, err := generate(t, c, req, func(string, int) { once.Do(func() { running <- struct{}{} }) })
+			result, err := generate(t, c, req, func(string, int) { once.Do(running.Done) })
 			if want := toyUndisturbed(t, req.Prompt, poisonTokens); err != nil || result.Text != want {
 				t.Errorf("neighbour %d: attempt %d, %v, %.100q; undisturbed %.100q", i, result.Final.Attempt, err, result.Text, want)
 			}
 		})
 	}
-	for range poisonNeighbours {
-		<-running
-	}
+	running.Wait()
 	_, err := generate(t, c, poisonRequest("poison", "once "+toyKill), nil)
 	var ended *client.TurnError
-	if !errors.As(err, &ended) || ended.Final.Reason != schemas.Failed || ended.Final.Cause != schemas.CauseWorkerLost || ended.Final.Attempt != 3 || ended.Final.Count != 0 {
-		t.Errorf("the turn that kills ended with %v, %+v", err, ended)
+	if !errors.As(err, &ended) {
+		t.Fatalf("the turn that kills: %v", err)
+	}
+	if ended.Final.Reason != schemas.Failed || ended.Final.Cause != schemas.CauseWorkerLost || ended.Final.Attempt != 3 || ended.Final.Count != 0 {
+		t.Errorf("the turn that kills ended with %v: %+v", err, ended.Final)
 	}
 	neighbours.Wait()
 	next := poisonRequest("next", "and then")

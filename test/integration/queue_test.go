@@ -30,16 +30,16 @@ func TestTenThousandQueuedRequestsCostTheirWorkerNoMemory(t *testing.T) {
 	q := newQueue(t, server.URL())
 	q.publish(0, toyHold)
 	q.awaitClaim(0)
-	idle, resident := w.memory(t)
-	t.Logf("%6d queued: heap %8d bytes, resident %9d bytes", 0, idle, resident)
+	idle, peak := w.memory(t)
+	t.Logf("%6d queued: heap %8d bytes, peak of the resident set %9d bytes", 0, idle, peak)
 	for _, n := range []int{1000, 10_000} {
 		q.fill(n)
 		state := q.state()
 		if state.Msgs != uint64(n)+1 { // and the one that runs
 			t.Fatalf("the stream holds %d requests, not %d", state.Msgs, n+1)
 		}
-		heap, resident := w.memory(t)
-		t.Logf("%6d queued: heap %8d bytes, resident %9d bytes; the stream holds %d bytes", n, heap, resident, state.Bytes)
+		heap, peak := w.memory(t)
+		t.Logf("%6d queued: heap %8d bytes, peak of the resident set %9d bytes; the stream holds %d bytes", n, heap, peak, state.Bytes)
 		if grown := heap - idle; grown > queuedGrowth {
 			t.Errorf("%d queued requests cost %d bytes of heap, more than %d", n, grown, queuedGrowth)
 		}
@@ -122,21 +122,22 @@ func (q *queue) state() jetstream.StreamState {
 // awaitClaim waits until a worker has a request's turn, and awaitDone until it is done.
 func (q *queue) awaitClaim(n int) {
 	q.t.Helper()
-	q.await(n, func(*schemas.LedgerRecord) bool { return true })
+	q.awaitRecord(q.request(n, "").ID().Key(), func(*schemas.LedgerRecord) bool { return true })
 }
 
 func (q *queue) awaitDone(n int) {
 	q.t.Helper()
-	q.await(n, func(rec *schemas.LedgerRecord) bool { return rec.Done != nil && rec.Done.Reason == schemas.Completed })
+	q.awaitRecord(q.request(n, "").ID().Key(), func(rec *schemas.LedgerRecord) bool { return rec.Done != nil && rec.Done.Reason == schemas.Completed })
 }
 
-func (q *queue) await(n int, came func(*schemas.LedgerRecord) bool) {
+// awaitRecord waits until a turn's record is as wanted.
+func (q *queue) awaitRecord(key string, came func(*schemas.LedgerRecord) bool) {
 	q.t.Helper()
 	turns, err := q.js.KeyValue(q.ctx, schemas.Prefix{}.TurnBucket())
 	if err != nil {
 		q.t.Fatal(err)
 	}
-	watch, err := turns.Watch(q.ctx, q.request(n, "").ID().Key())
+	watch, err := turns.Watch(q.ctx, key)
 	if err != nil {
 		q.t.Fatal(err)
 	}

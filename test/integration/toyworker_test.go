@@ -56,14 +56,14 @@ func init() {
 	}
 }
 
-// toyEngine is slow enough that turns meet, and does what the characters above say.
+// toyEngine does what the characters above say.
 type toyEngine struct {
 	scheduler.Engine
 	released chan struct{}
 }
 
 func newToyEngine(slots int) (*toyEngine, error) {
-	engine, err := goengine.New(goengine.Config{Slots: slots, Dim: 128, Layers: 4, FFN: 256, EOGBias: -1000, Seed: 1})
+	engine, err := goengine.New(goengine.Config{Slots: slots, Dim: 64, FFN: 128, EOGBias: -1000, Seed: 1})
 	return &toyEngine{engine, make(chan struct{})}, err
 }
 
@@ -113,7 +113,7 @@ func serveToy(options []byte, in io.Reader, out io.Writer) error {
 			Tokenize:  func(_ int, text string, _ bool) ([]int32, error) { return toyTokens(text), nil },
 			NewStream: func() worker.TextStream { return toyText{} },
 		},
-		Periods:      worker.Periods{AckWait: 1500 * time.Millisecond, FetchExpiry: 200 * time.Millisecond, Watchdog: 500 * time.Millisecond, Rescue: time.Second},
+		Periods:      worker.Periods{AckWait: 5 * time.Second, Rescue: time.Second},
 		DrainTimeout: -1, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 	})
 	if err != nil {
@@ -137,7 +137,7 @@ func serveToy(options []byte, in io.Reader, out io.Writer) error {
 			runtime.GC() // what the first one found, pools and finalizers gave up
 			var stats runtime.MemStats
 			runtime.ReadMemStats(&stats)
-			fmt.Fprintln(out, stats.HeapAlloc, residentBytes("self"))
+			fmt.Fprintln(out, stats.HeapAlloc, peakBytes())
 		}
 	}
 	return nil
@@ -205,23 +205,24 @@ func (w *toyWorker) ask(t testing.TB, question string) string {
 	return strings.TrimSpace(line)
 }
 
-// memory is the live heap and the resident set of the worker, in bytes; the latter is 0 where it cannot be told.
-func (w *toyWorker) memory(t testing.TB) (heap, resident int64) {
+// memory is the live heap of the worker and the most that its resident set has been, in bytes; the latter is 0 where the
+// system does not tell.
+func (w *toyWorker) memory(t testing.TB) (heap, peak int64) {
 	t.Helper()
-	if _, err := fmt.Sscan(w.ask(t, toyMemory), &heap, &resident); err != nil {
+	if _, err := fmt.Sscan(w.ask(t, toyMemory), &heap, &peak); err != nil {
 		t.Fatal(err)
 	}
-	return heap, resident
+	return heap, peak
 }
 
-// residentBytes is the resident set of a process, 0 where the system does not tell.
-func residentBytes(pid string) int64 {
-	status, err := os.ReadFile("/proc/" + pid + "/status")
+// peakBytes is the most that the resident set of this process has been.
+func peakBytes() int64 {
+	status, err := os.ReadFile("/proc/self/status")
 	if err != nil {
 		return 0
 	}
 	var kib int64
-	if _, after, ok := strings.Cut(string(status), "VmRSS:"); ok {
+	if _, after, ok := strings.Cut(string(status), "VmHWM:"); ok {
 		fmt.Sscan(after, &kib) //nolint:errcheck // 0 is what it cannot tell
 	}
 	return kib << 10
@@ -239,6 +240,7 @@ func toyUndisturbed(t *testing.T, prompt string, newTokens int) string {
 		t.Fatal(err)
 	}
 	defer sched.Close()
+	close(engine.released)
 	sched.Submit(requestTokens("s", toyTokens(prompt), newTokens))
 	endings, err := sched.RunToCompletion(0)
 	if err != nil {
