@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -66,7 +67,8 @@ func BenchmarkFirstToken(b *testing.B) {
 
 // BenchmarkThroughput compares the tokens a second of eight sessions through NATS, with their client in the same process,
 // with those of the scheduler alone, under the same load: prompts and lengths, from the first prompt's text to the last
-// token. An operation is a round of each, in turns; medians over the rounds, and quartiles of the rounds' own ratios.
+// token. An operation is a round of each, in turns; medians over the rounds, and quartiles of the rounds' own ratios. Also the
+// processor time of a token, of everything in the process: engine, worker, server and client.
 func BenchmarkThroughput(b *testing.B) {
 	for _, load := range []struct {
 		name   string
@@ -86,15 +88,17 @@ func BenchmarkThroughput(b *testing.B) {
 
 func benchThroughput(b *testing.B, model *llama.Model, threads, newTokens int) {
 	sched, c := benchScheduler(b, model, threads), benchMesh(b, model, threads)
-	var direct, bus, ratios []float64
+	var direct, bus, ratios, directCPU, busCPU []float64
 	total := float64(benchSessions * newTokens)
 	for round := 1; b.Loop(); round++ {
-		began := time.Now()
+		began, used := time.Now(), processorTime(b)
 		driveDirect(b, sched, model, round, newTokens)
 		direct = append(direct, total/time.Since(began).Seconds())
-		began = time.Now()
+		directCPU = append(directCPU, (processorTime(b)-used).Seconds()/total)
+		began, used = time.Now(), processorTime(b)
 		driveBus(b, c, round, newTokens)
 		bus = append(bus, total/time.Since(began).Seconds())
+		busCPU = append(busCPU, (processorTime(b)-used).Seconds()/total)
 		ratios = append(ratios, bus[len(bus)-1]/direct[len(direct)-1])
 	}
 	b.ReportMetric(middle(direct), "direct-tok/s")
@@ -103,6 +107,17 @@ func benchThroughput(b *testing.B, model *llama.Model, threads, newTokens int) {
 	slices.Sort(ratios)
 	b.ReportMetric(ratios[len(ratios)/4], "ratio-q1")
 	b.ReportMetric(ratios[len(ratios)*3/4], "ratio-q3")
+	b.ReportMetric(1e6*middle(directCPU), "direct-cpu-us/tok")
+	b.ReportMetric(1e6*middle(busCPU), "bus-cpu-us/tok")
+}
+
+// processorTime is what this process has used so far.
+func processorTime(b *testing.B) time.Duration {
+	var usage syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 
 const (
