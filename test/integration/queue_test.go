@@ -16,7 +16,7 @@ import (
 
 const (
 	queuedPerTenant = 64        // a tenant's quota in a lane
-	queuedGrowth    = 512 << 10 // bytes of heap; 10,000 of the requests below are more than ten times as much
+	queuedGrowth    = 128 << 10 // bytes of heap; 10,000 of the requests below are more than forty times as much
 )
 
 // The queue is the stream's: what waits there costs a busy worker nothing, however much it is.
