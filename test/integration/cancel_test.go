@@ -26,7 +26,7 @@ import (
 const (
 	cancelTurns   = 100
 	cancelClients = 10
-	cancelsAKill  = 5 // evenly, so that no turn loses three workers before its first token
+	cancelsAKill  = 5
 	cancelSeed    = 20
 )
 
@@ -81,16 +81,17 @@ func TestCancelsThatRaceClaimsFinalsAndKillsAgreeWithEveryRecord(t *testing.T) {
 		workers[name] = startWorker(t, url, name, args...)
 	}
 	cases := drawCancels(cancelSeed)
-	kills := make(chan string, len(cases))
+	kills := &killOrders{names: make(chan string, len(cases)), flying: make(map[*cancelCase]int)}
 	go func() {
-		defer close(kills)
+		defer close(kills.names)
 		runCancels(t, c, natsservertest.Connect(t, url), cases, names, kills)
 	}()
 	killed := 0
-	for name := range kills {
-		workers[name].kill()
-		workers[name] = startWorker(t, url, name, args...)
-		killed++
+	for name := range kills.names {
+		if kills.carryOut(workers[name].kill) {
+			workers[name] = startWorker(t, url, name, args...)
+			killed++
+		}
 	}
 	stores := readStores(t, url)
 	told := make(map[string]int)
@@ -104,6 +105,43 @@ func TestCancelsThatRaceClaimsFinalsAndKillsAgreeWithEveryRecord(t *testing.T) {
 		t.Logf("%3d cancels %s", told[line], line)
 	}
 	t.Logf("%d kills", killed)
+}
+
+// killOrders are the workers to kill, as far as no turn would lose more than two of them: at the third it may end as one
+// that kills workers. Safe for concurrent use.
+type killOrders struct {
+	names chan string
+
+	mu     sync.Mutex          // held while a worker is killed
+	flying map[*cancelCase]int // kills since each turn that has not ended was begun
+}
+
+// carryOut says whether it may, and did.
+func (o *killOrders) carryOut(kill func()) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, kills := range o.flying {
+		if kills == 2 {
+			return false
+		}
+	}
+	for k := range o.flying {
+		o.flying[k]++
+	}
+	kill()
+	return true
+}
+
+func (o *killOrders) begin(k *cancelCase) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.flying[k] = 0
+}
+
+func (o *killOrders) end(k *cancelCase) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	delete(o.flying, k)
 }
 
 func drawCancels(seed uint64) []*cancelCase {
@@ -122,7 +160,7 @@ func drawCancels(seed uint64) []*cancelCase {
 }
 
 // runCancels runs all turns, many at once, and names the workers to kill.
-func runCancels(t *testing.T, c *client.Client, nc *nats.Conn, cases []*cancelCase, names []string, kills chan<- string) {
+func runCancels(t *testing.T, c *client.Client, nc *nats.Conn, cases []*cancelCase, names []string, kills *killOrders) {
 	next := make(chan int)
 	var clients sync.WaitGroup
 	for range cancelClients {
@@ -145,13 +183,15 @@ func runCancels(t *testing.T, c *client.Client, nc *nats.Conn, cases []*cancelCa
 }
 
 // run submits the turn, cancels it at its moment and reads it to its end.
-func (k *cancelCase) run(ctx context.Context, c *client.Client, nc *nats.Conn, owner string, kills chan<- string) error {
+func (k *cancelCase) run(ctx context.Context, c *client.Client, nc *nats.Conn, owner string, kills *killOrders) error {
+	kills.begin(k)
+	defer kills.end(k)
 	asked := make(chan error, 1)
 	var once sync.Once
 	fire := func(wait bool) {
 		once.Do(func() {
 			if k.kill {
-				kills <- owner
+				kills.names <- owner
 			}
 			go func() { asked <- k.cancel(ctx, nc) }()
 			if wait {
