@@ -131,6 +131,8 @@ func (s *Service) disconnect() {
 	if s.endpoints != nil {
 		_ = s.endpoints.Stop() // fails only where the connection is closed
 	}
+	s.turnAsks.close()
+	s.nodeAsks.close()
 	if s.ads != nil {
 		s.ads.Stop()
 	}

@@ -47,6 +47,8 @@ type Service struct {
 	ads       *capability.Advertiser
 	endpoints micro.Service
 
+	turnAsks, nodeAsks asks // what the endpoints are asked
+
 	// hard ends when nothing of a turn may go on any more; Life's context ends before it, when no turn may
 	// come any more.
 	hard       context.Context
