@@ -71,7 +71,7 @@ func (s *Service) turnReply(ctx context.Context, q *question) *schemas.TurnReply
 		reply, err = s.cancel(ctx, ask.ID())
 	} else {
 		var rec ledger.Record
-		rec, err = s.ledger.readUntil(ctx, ask.ID())
+		rec, err = s.read(ctx, ask.ID())
 		reply = standing(rec)
 	}
 	if err != nil {
@@ -97,7 +97,7 @@ func standing(rec ledger.Record) *schemas.TurnReply {
 // cancel asks the ledger to end a turn. What it answers binds everyone.
 func (s *Service) cancel(ctx context.Context, id schemas.TurnID) (*schemas.TurnReply, error) {
 	for {
-		rec, err := s.ledger.readUntil(ctx, id)
+		rec, err := s.read(ctx, id)
 		if err != nil {
 			return nil, err
 		}
