@@ -180,7 +180,7 @@ func (s *Service) sink(r *scheduler.Report) {
 	}
 	for _, end := range endings {
 		if t := s.turns.find(end.Key); t != nil {
-			t.out.whole = end.Reason != scheduler.Interrupted // with its last token, for the text held back
+			t.out.whole = end.Reason == scheduler.Completed // with its last token, for the text held back
 		}
 	}
 	s.stream.mu.Unlock()
