@@ -180,6 +180,7 @@ var publishing = []claim{
 	{"a tenant makes no stream", acme, "$JS.API.STREAM.CREATE.OTHER", false},
 	{"a tenant answers nobody", acme, "_INBOX_globex.x", false},
 
+	{"a worker reads work records", worker, "$JS.API.STREAM.MSG.GET.MESH_WORK", true},
 	{"a worker moves any tenant's request", worker, shared(globex), true},
 	{"a worker publishes events", worker, p.Tokens(own), true},
 	{"a worker publishes work records", worker, p.Work(own, node1), true},

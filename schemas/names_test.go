@@ -105,6 +105,7 @@ func TestSubjectsAreThoseOfTheProtocol(t *testing.T) {
 		p.Turns():                              "mesh.v1.turn.*",
 		p.Capabilities():                       "mesh.v1.cap.*",
 		p.WorkRecords():                        "mesh.v1.work.*.*.*.*",
+		p.WorkOf(turnID):                       "mesh.v1.work.acme.*.story-1.7",
 		turnID.Key():                           "acme.story-1.7",
 		p.RequestStream() + p.EventStream():    "MESH_REQMESH_TOK",
 		p.WorkStream():                         "MESH_WORK",

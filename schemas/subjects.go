@@ -109,6 +109,11 @@ func (p Prefix) Turns() string { return p.join(areaTurn, "*") }
 // Capabilities matches every advertisement.
 func (p Prefix) Capabilities() string { return p.join(areaCapability, "*") }
 
+// WorkOf matches the work record of a turn, whichever node ended it.
+func (p Prefix) WorkOf(id TurnID) string {
+	return p.join(areaWork, id.Tenant.token(), "*", id.Session.token(), id.Turn.String())
+}
+
 // WorkRecords matches every work record.
 func (p Prefix) WorkRecords() string { return p.join(areaWork, "*", "*", "*", "*") }
 

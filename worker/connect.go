@@ -61,7 +61,7 @@ func (s *Service) firstStores(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.ledger = &turnLedger{kv: turns, timeout: s.cfg.Periods.Request}
+	s.ledger = &turnLedger{kv: turns, timeout: s.cfg.Periods.Request, garbled: s.foundGarbled}
 	for _, want := range []jetstream.ConsumerConfig{s.provision.ownConsumer(s.cfg.Node), s.provision.sharedConsumer(s.cfg.Model)} {
 		var wrong *settingError
 		if _, err := s.provision.durable(ctx, want); errors.As(err, &wrong) {
@@ -134,6 +134,8 @@ func (s *Service) disconnect() {
 	if s.endpoints != nil {
 		_ = s.endpoints.Stop() // fails only where the connection is closed
 	}
+	s.turnAsks.close()
+	s.nodeAsks.close()
 	if s.ads != nil {
 		s.ads.Stop()
 	}

@@ -34,12 +34,13 @@ func (s *Service) answer() error {
 	}
 	s.endpoints = endpoints
 	prefix := s.cfg.Prefix
-	if err := endpoints.AddEndpoint("turn", micro.HandlerFunc(s.answerTurn),
+	if err := endpoints.AddEndpoint("turn", s.endpoint(&s.turnAsks, s.answerTurn),
 		micro.WithEndpointSubject(prefix.Turns()), micro.WithEndpointQueueGroup(serviceGroup)); err != nil {
 		return fmt.Errorf("open the endpoint of turns: %w", err)
 	}
 	for _, verb := range schemas.NodeVerbs() {
-		if err := endpoints.AddEndpoint("node-"+string(verb), micro.HandlerFunc(func(r micro.Request) { s.answerNode(r, verb) }),
+		answer := func(context.Context, *question) ([]byte, error) { return s.answerNode(verb) }
+		if err := endpoints.AddEndpoint("node-"+string(verb), s.endpoint(&s.nodeAsks, answer),
 			micro.WithEndpointSubject(prefix.Node(s.cfg.Node, verb)), micro.WithEndpointQueueGroupDisabled()); err != nil {
 			return fmt.Errorf("open the endpoint %s: %w", verb, err)
 		}
@@ -47,34 +48,18 @@ func (s *Service) answer() error {
 	return nil
 }
 
-// respond sends a reply. Who asked has gone, or will ask again, where that fails.
-func (s *Service) respond(r micro.Request, data []byte, err error) {
-	if err == nil {
-		err = r.Respond(data)
-	} else {
-		err = r.Error("500", err.Error(), nil)
-	}
-	if err != nil {
-		s.log.Debug("a reply was not sent", "subject", r.Subject(), "error", err)
-	}
-}
-
 // answerTurn cancels a turn or tells where it stands.
-func (s *Service) answerTurn(r micro.Request) {
-	ctx, cancel := context.WithTimeout(s.hard, 2*s.cfg.Periods.Request)
-	defer cancel()
-	reply := s.turnReply(ctx, r)
-	data, err := schemas.Encode(reply)
-	s.respond(r, data, err)
+func (s *Service) answerTurn(ctx context.Context, q *question) ([]byte, error) {
+	return schemas.Encode(s.turnReply(ctx, q))
 }
 
-func (s *Service) turnReply(ctx context.Context, r micro.Request) *schemas.TurnReply {
-	ask, err := schemas.Decode[schemas.TurnRequest](r.Data())
+func (s *Service) turnReply(ctx context.Context, q *question) *schemas.TurnReply {
+	ask, err := schemas.Decode[schemas.TurnRequest](q.data)
 	if err != nil {
 		s.metrics.guardReject(err)
 		return &schemas.TurnReply{Error: invalid(err)}
 	}
-	tenant, err := s.cfg.Prefix.ParseTurn(r.Subject())
+	tenant, err := s.cfg.Prefix.ParseTurn(q.subject)
 	if err == nil {
 		err = ask.Agrees(tenant)
 	}
@@ -86,7 +71,7 @@ func (s *Service) turnReply(ctx context.Context, r micro.Request) *schemas.TurnR
 		reply, err = s.cancel(ctx, ask.ID())
 	} else {
 		var rec ledger.Record
-		rec, err = s.ledger.readUntil(ctx, ask.ID())
+		rec, err = s.read(ctx, ask.ID())
 		reply = standing(rec)
 	}
 	if err != nil {
@@ -112,7 +97,7 @@ func standing(rec ledger.Record) *schemas.TurnReply {
 // cancel asks the ledger to end a turn. What it answers binds everyone.
 func (s *Service) cancel(ctx context.Context, id schemas.TurnID) (*schemas.TurnReply, error) {
 	for {
-		rec, err := s.ledger.readUntil(ctx, id)
+		rec, err := s.read(ctx, id)
 		if err != nil {
 			return nil, err
 		}
@@ -165,7 +150,7 @@ func (s *Service) poke(id schemas.TurnID) {
 }
 
 // answerNode does what an operator asks of this node.
-func (s *Service) answerNode(r micro.Request, verb schemas.NodeVerb) {
+func (s *Service) answerNode(verb schemas.NodeVerb) ([]byte, error) {
 	reply := &schemas.NodeReply{Node: s.cfg.Node, Verb: verb}
 	switch verb {
 	case schemas.VerbStatus:
@@ -178,8 +163,7 @@ func (s *Service) answerNode(r micro.Request, verb schemas.NodeVerb) {
 		s.Drain(false)
 	}
 	reply.State = s.State()
-	data, err := schemas.Encode(reply)
-	s.respond(r, data, err)
+	return schemas.Encode(reply)
 }
 
 // sessions are the live turns, oldest first.

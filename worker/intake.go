@@ -121,7 +121,7 @@ func (s *Service) decide(ctx context.Context, d *delivery) (running bool, err er
 		if err != nil {
 			return false, err
 		}
-		rec, err := s.ledger.readUntil(ctx, d.id)
+		rec, err := s.readFor(ctx, d)
 		if err != nil {
 			return false, err
 		}

@@ -72,10 +72,10 @@ func (s *Service) giveBack(ctx context.Context, d *delivery) error {
 			cause = moveDrain
 		}
 		return s.move(ctx, d, &move{to: schemas.AnyLane, cause: cause})
-	case draining:
-		return d.lease.nak(0)
+	case s.mine(d) && !draining:
+		return d.lease.nak(ledger.Delay(int(d.meta.NumDelivered)))
 	}
-	return d.lease.nak(ledger.Delay(int(d.meta.NumDelivered)))
+	return d.lease.nak(0) // there is no fetch here that would bring it back to where it cannot run
 }
 
 // move publishes a copy of a request into another lane, then acks this one. Where the copy finds no room or its

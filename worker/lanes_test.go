@@ -62,6 +62,57 @@ func TestFullWorkerMovesWhatWaitsInItsOwnLane(t *testing.T) {
 	m.poll("the move is counted", func() bool { return m.counter(full, `meshnet_moves_total{cause="full"}`) == 1 })
 }
 
+// endless fetches wait longer than any test. Whoever has them has to be aborted.
+func endless(c *worker.Config, _ *goengine.Config) {
+	c.Periods.FetchExpiry, c.Periods.AckWait = 2*patience, 4*patience
+}
+
+func TestRequestInTheOwnLaneDoesNotWaitForAFetchFromTheLaneOfAll(t *testing.T) {
+	t.Parallel() // an endless fetch notices late that its connection was closed
+	m := newMesh(t)
+	gate := goengine.NewGate(goengine.OpDecode)
+	only := m.start("n1", gated(gate), slots(1), endless)
+	defer only.Abort()
+	defer gate.Open()
+	m.poll("its one place waits for the lane of all", func() bool { return m.consumerInfo().NumWaiting == 1 })
+	own, shared := request("s1", 1, 5), request("s2", 1, 5)
+	ownReader, sharedReader := m.read(own.ID()), m.read(shared.ID())
+	m.submit(own, schemas.NodeLane(only.id))
+	<-gate.Arrived()
+	// What the fetch brings now that its place is taken goes to another node.
+	m.submit(shared, schemas.AnyLane)
+	other := m.start("n2", endless)
+	defer other.Abort()
+	if final := sharedReader.whole(shared); final.Node != other.id {
+		t.Errorf("it ran on %s", final.Node)
+	}
+	gate.Open()
+	if final := ownReader.whole(own); final.Node != only.id || final.Attempt != 1 {
+		t.Errorf("it ran on %s, attempt %d", final.Node, final.Attempt)
+	}
+	m.empty()
+}
+
+func TestRequestsThatComeTogetherInTheOwnLaneAllRunAtOnce(t *testing.T) {
+	t.Parallel() // an endless fetch notices late that its connection was closed
+	m := newMesh(t)
+	n := m.start("n1", slots(4), endless, func(c *worker.Config, _ *goengine.Config) { c.Periods.LaneSweep = 2 * patience })
+	defer n.Abort()
+	var readers []*reader
+	var requests []*schemas.Request
+	for i := range 4 {
+		req := request("s"+strconv.Itoa(i), 1, 5)
+		requests, readers = append(requests, req), append(readers, m.read(req.ID()))
+	}
+	for _, req := range requests {
+		m.submit(req, schemas.NodeLane(n.id))
+	}
+	for i, r := range readers {
+		r.whole(requests[i])
+	}
+	m.empty()
+}
+
 // fixedPeers know one other node.
 type fixedPeers struct{ other schemas.Node }
 

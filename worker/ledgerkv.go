@@ -15,13 +15,15 @@ import (
 // turnLedger keeps the registers of package ledger in the bucket of turns. It is safe for concurrent use.
 type turnLedger struct {
 	kv      jetstream.KeyValue
-	timeout time.Duration // of one answer
+	timeout time.Duration               // of one answer
+	garbled func(schemas.TurnID, error) // is told of each register that cannot be read
 }
 
 // errSwap is the answer to a swap that lost, or that may have: only reading again tells.
 var errSwap = errors.New("the ledger holds another revision, or its answer is missing")
 
-// read returns a turn's register.
+// read returns a turn's register. One that cannot be understood is absent at its revision, which the next swap
+// replaces.
 func (l *turnLedger) read(ctx context.Context, id schemas.TurnID) (ledger.Record, error) {
 	ctx, cancel := context.WithTimeout(ctx, l.timeout)
 	defer cancel()
@@ -34,7 +36,8 @@ func (l *turnLedger) read(ctx context.Context, id schemas.TurnID) (ledger.Record
 	}
 	rec, err := decodeRecord(entry.Value())
 	if err != nil {
-		return ledger.Record{}, fmt.Errorf("read turn %s in the ledger: %w", id, err)
+		l.garbled(id, err)
+		rec = ledger.Record{}
 	}
 	rec.Rev = entry.Revision()
 	return rec, nil

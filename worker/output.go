@@ -28,7 +28,7 @@ type output struct {
 	tokens    []scheduler.NewToken // from index base on
 	base      int
 	ended     bool // there will be no more tokens
-	whole     bool // and the turn ends with them: held text goes out with the last one
+	whole     bool // and the turn is completed by them: held text goes out with the last one
 	keepalive bool // to be sent though there is nothing to say
 	closed    bool // nothing is sent any more
 	sentEnd   bool // all tokens were published after ended was set

@@ -1,6 +1,9 @@
 package worker
 
-import "sync"
+import (
+	"slices"
+	"sync"
+)
 
 // places counts what the worker may hold: it never fetches more requests than there are free ones. A place is
 // pledged by a fetch, held by a request while it is decided on and while its turn runs, and kept through
@@ -9,28 +12,38 @@ import "sync"
 // It also seats turns at the scheduler: all at once, except that one from its third attempt on, which may be what
 // kills workers, runs alone.
 type places struct {
-	limit int           // turns that run at once
-	freed chan struct{} // has room for one: something was given back
+	limit    int           // turns that run at once
+	freed    chan struct{} // has room for one: something was given back
+	returned chan struct{} // likewise, for whoever claims a place
 
-	mu      sync.Mutex // guards what follows
-	closed  bool       // no more fetches
-	pledged int        // to a fetch
-	held    int        // being decided on, or running
-	ending  int        // running no more, not over yet
-	lonely  int        // seats asked for or taken by turns that run alone
-	seated  int        // turns that the scheduler may know
-	alone   bool       // the one that is seated runs alone
-	waiting []*seat    // first come, first seated
+	mu       sync.Mutex // guards what follows
+	closed   bool       // no more fetches
+	pledged  int        // to a fetch
+	held     int        // being decided on, or running
+	ending   int        // running no more, not over yet
+	lendable []*place   // of the last fetch from the lane of all
+	claimed  bool       // the next place is for the own lane
+	lonely   int        // seats asked for or taken by turns that run alone
+	seated   int        // turns that the scheduler may know
+	alone    bool       // the one that is seated runs alone
+	waiting  []*seat    // first come, first seated
 }
 
 func newPlaces(limit int) *places {
-	return &places{limit: limit, freed: make(chan struct{}, 1)}
+	return &places{limit: limit, freed: make(chan struct{}, 1), returned: make(chan struct{}, 1)}
 }
 
-// room is how many requests may be fetched now.
+// room is how many requests may be fetched now from the lane of all.
 func (p *places) room() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	return p.unclaimedLocked()
+}
+
+func (p *places) unclaimedLocked() int {
+	if p.claimed {
+		return max(0, p.roomLocked()-1)
+	}
 	return p.roomLocked()
 }
 
@@ -59,17 +72,17 @@ func (p *places) full() bool {
 	return p.closed || p.lonely > 0 || p.held >= p.limit
 }
 
-// pledge takes up to n places.
+// pledge takes up to n places for a fetch from the lane of all. There is one at a time.
 func (p *places) pledge(n int) []*place {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	n = min(n, p.roomLocked())
+	n = min(n, p.unclaimedLocked())
 	p.pledged += n
-	taken := make([]*place, n)
-	for i := range taken {
-		taken[i] = &place{of: p}
+	p.lendable = make([]*place, n)
+	for i := range p.lendable {
+		p.lendable[i] = &place{of: p}
 	}
-	return taken
+	return slices.Clone(p.lendable)
 }
 
 // shut ends fetching, or begins it again.
@@ -81,10 +94,8 @@ func (p *places) shut(closed bool) {
 }
 
 func (p *places) tell() {
-	select {
-	case p.freed <- struct{}{}:
-	default:
-	}
+	signal(p.freed)
+	signal(p.returned)
 }
 
 // place is one of the places. A nil one is none: its holder may decide, but not run.
@@ -93,18 +104,16 @@ type place struct {
 	state placeState // guarded by of.mu
 }
 
-// placeState is what a place is used for. It only ever grows.
+// placeState is what a place is used for. It grows, but for a place that is lent.
 type placeState int
 
 const (
 	placePledged placeState = iota
+	placeLent               // its fetch goes on without it
 	placeHeld
 	placeEnding
 	placeFree
 )
-
-// hold says that a request came for the place.
-func (p *place) hold() { p.move(placeHeld) }
 
 // end makes room for another turn while this one's outcome is being told.
 func (p *place) end() { p.move(placeEnding) }

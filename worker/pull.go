@@ -13,8 +13,9 @@ import (
 	"github.com/meshnet/node/internal/part"
 )
 
-// puller fetches requests: never more than there are free places. Room is one function (places.room), and there is one
-// place that fetches into it (fetch). A worker that is full remembers by the places' signal that it owes a fetch.
+// puller fetches requests: never more than there are free places. They are given out by two functions (places.pledge for
+// the lane of all, places.claim for this node's own), and there is one that fetches into them (fetch). A worker that is
+// full remembers by the places' signals that it owes a fetch.
 type puller struct {
 	s     *Service
 	hints chan struct{} // has room for one: something was published into this node's own lane
@@ -80,8 +81,7 @@ func (p *puller) open(ctx context.Context) error {
 	return err
 }
 
-// pullShared fetches from the lane of all whenever there is room. It leaves one place to the own lane where there are
-// more: a fetch is never cancelled, and would keep a hot session waiting for its expiry.
+// pullShared fetches from the lane of all whenever there is room.
 func (p *puller) pullShared(ctx context.Context) error {
 	for ctx.Err() == nil {
 		n := p.s.places.room()
@@ -92,12 +92,7 @@ func (p *puller) pullShared(ctx context.Context) error {
 			}
 			continue
 		}
-		if n == 1 {
-			if err := p.fetch(p.own, 1, 0); err != nil { // own lane first
-				return err
-			}
-		}
-		if err := p.fetch(p.shared, max(1, n-1), p.s.cfg.Periods.FetchExpiry); err != nil {
+		if _, err := p.fetch(p.shared, p.s.places.pledge(n), p.s.cfg.Periods.FetchExpiry); err != nil {
 			return err
 		}
 	}
@@ -117,23 +112,32 @@ func (p *puller) pullOwn(ctx context.Context) error {
 			expiry = p.s.cfg.Periods.FetchExpiry // the news may come before the stream has the request
 		case <-look.C:
 		}
-		if err := p.fetch(p.own, 1, expiry); err != nil {
-			return err
+		told := time.Now()
+		for came := 1; came > 0; expiry = 0 { // one piece of news may be of several requests
+			claimed := p.s.places.claim(ctx)
+			if claimed == nil {
+				return nil
+			}
+			if time.Since(told) > expiry {
+				expiry = 0 // the stream has had it for long, and it may have been moved
+			}
+			var err error
+			if came, err = p.fetch(p.own, []*place{claimed}, expiry); err != nil {
+				return err
+			}
 		}
 	}
 }
 
-// fetch asks a consumer for up to n requests, as far as there are free places, and hands over what comes. It waits
-// up to expiry for them; zero takes what is there. A fetch under way is never cancelled: what the server has sent by then
-// would be stranded until AckWait.
-func (p *puller) fetch(consumer jetstream.Consumer, n int, expiry time.Duration) error {
-	pledged := p.s.places.pledge(n)
+// fetch asks a consumer for as many requests as there are places, and hands over what comes. It waits up to expiry for
+// them; zero takes what is there. A fetch under way is never cancelled: what the server has sent by then would be
+// stranded until AckWait.
+func (p *puller) fetch(consumer jetstream.Consumer, pledged []*place, expiry time.Duration) (came int, err error) {
 	if len(pledged) == 0 {
-		return nil
+		return 0, nil
 	}
 	sent := time.Now()
 	var batch jetstream.MessageBatch
-	var err error
 	if expiry == 0 {
 		batch, err = consumer.FetchNoWait(len(pledged))
 	} else {
@@ -141,14 +145,16 @@ func (p *puller) fetch(consumer jetstream.Consumer, n int, expiry time.Duration)
 	}
 	if err == nil {
 		for msg := range batch.Messages() {
-			place := pledged[0]
-			place.hold()
-			pledged = pledged[1:]
+			place := pledged[came]
+			came++
+			if !place.hold() {
+				place = nil // lent to the own lane: another node may have the request at once
+			}
 			p.s.tasks.Go(func() { p.s.accept(msg, sent, place, false) })
 		}
 		err = batch.Error()
 	}
-	for _, place := range pledged {
+	for _, place := range pledged[came:] {
 		place.release()
 	}
 	result := "ok"
@@ -157,9 +163,9 @@ func (p *puller) fetch(consumer jetstream.Consumer, n int, expiry time.Duration)
 	}
 	p.s.metrics.fetches.WithLabelValues(result).Inc()
 	if err != nil {
-		return fmt.Errorf("fetch requests: %w", err)
+		return came, fmt.Errorf("fetch requests: %w", err)
 	}
-	return nil
+	return came, nil
 }
 
 // sweep empties the own lane while there is no room here.

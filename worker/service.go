@@ -47,6 +47,8 @@ type Service struct {
 	ads       *capability.Advertiser
 	endpoints micro.Service
 
+	turnAsks, nodeAsks asks // what the endpoints are asked
+
 	// hard ends when nothing of a turn may go on any more; Life's context ends before it, when no turn may
 	// come any more.
 	hard       context.Context
@@ -178,7 +180,7 @@ func (s *Service) sink(r *scheduler.Report) {
 	}
 	for _, end := range endings {
 		if t := s.turns.find(end.Key); t != nil {
-			t.out.whole = end.Reason != scheduler.Interrupted // with its last token, for the text held back
+			t.out.whole = end.Reason == scheduler.Completed // with its last token, for the text held back
 		}
 	}
 	s.stream.mu.Unlock()

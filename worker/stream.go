@@ -88,7 +88,7 @@ func (p *publisher) appendLocked(o *output, t scheduler.NewToken) {
 	p.dirty[o] = struct{}{}
 }
 
-// end says that no token will follow: of this attempt, or of the whole turn.
+// end says that no token will follow: of this attempt, or of a turn that is whole with them.
 func (p *publisher) end(o *output, whole bool) {
 	p.mu.Lock()
 	o.ended, o.whole = true, whole

@@ -104,7 +104,7 @@ func (t *turn) run() {
 	end, clean := t.generate()
 	t.place.end()
 	if clean {
-		t.s.stream.end(t.out, end.Reason != scheduler.Interrupted)
+		t.s.stream.end(t.out, end.Reason == scheduler.Completed)
 		t.finish(end)
 	}
 	t.cancel()

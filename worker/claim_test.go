@@ -1,0 +1,93 @@
+package worker
+
+import (
+	"context"
+	"testing"
+)
+
+func TestOwnLaneBorrowsAPlaceThatAFetchHasNotUsed(t *testing.T) {
+	p := newPlaces(2)
+	shared := p.pledge(2)
+	own := p.claim(t.Context())
+	if !own.hold() || p.held != 1 || p.pledged != 1 || p.room() != 0 {
+		t.Fatalf("%d held, %d pledged, room %d; not 1, 1, 0", p.held, p.pledged, p.room())
+	}
+	if !shared[0].hold() {
+		t.Error("the fetch lost more than it lent")
+	}
+	if shared[1].hold() || p.held != 2 || p.pledged != 0 {
+		t.Errorf("a lent place was used twice: %d held, %d pledged", p.held, p.pledged)
+	}
+	shared[1].release()
+	shared[0].release()
+	own.release()
+	if p.room() != 2 {
+		t.Errorf("room is %d at last", p.room())
+	}
+}
+
+func TestLentPlaceThatIsNotUsedIsThereForItsFetch(t *testing.T) {
+	p := newPlaces(1)
+	shared := p.pledge(1)
+	p.claim(t.Context()).release()
+	if !shared[0].hold() || p.held != 1 || p.pledged != 0 {
+		t.Errorf("%d held, %d pledged; not 1, 0", p.held, p.pledged)
+	}
+	shared[0].release()
+	if p.room() != 1 {
+		t.Errorf("room is %d at last", p.room())
+	}
+}
+
+func TestFirstPlaceGivenBackIsTheOwnLanes(t *testing.T) {
+	p := newPlaces(1)
+	running := p.pledge(1)[0]
+	running.hold()
+	if p.tryClaim() != nil {
+		t.Fatal("a place in use was lent")
+	}
+	running.release()
+	if p.room() != 0 || len(p.pledge(1)) != 0 {
+		t.Error("the lane of all comes first")
+	}
+	own := p.claim(t.Context())
+	if own == nil || p.pledged != 1 {
+		t.Fatal("it is not the own lane's")
+	}
+	own.release()
+	if p.room() != 1 {
+		t.Errorf("room is %d afterwards", p.room())
+	}
+}
+
+func TestClaimThatIsGivenUpKeepsNoPlaceBack(t *testing.T) {
+	p := newPlaces(1)
+	running := p.pledge(1)[0]
+	running.hold()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if p.claim(ctx) != nil {
+		t.Fatal("a place in use was lent")
+	}
+	running.release()
+	if p.room() != 1 {
+		t.Errorf("room is %d", p.room())
+	}
+}
+
+func TestNothingIsClaimedWhileFetchingHasEndedOrATurnRunsAlone(t *testing.T) {
+	p := newPlaces(2)
+	p.shut(true)
+	if p.tryClaim() != nil {
+		t.Error("a place was given out while draining")
+	}
+	p.shut(false)
+	alone := p.seat(true)
+	if p.tryClaim() != nil {
+		t.Error("a place was given out beside a turn that runs alone")
+	}
+	alone.leave()
+	if p.tryClaim() == nil {
+		t.Error("there is room, and no place")
+	}
+}
