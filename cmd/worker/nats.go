@@ -12,17 +12,17 @@ import (
 
 // natsFlags say which NATS servers to use, and as whom.
 type natsFlags struct {
-	NATS          string `help:"NATS servers, separated by commas." name:"nats" placeholder:"URL" env:"MESHNET_NATS"`
-	Creds         string `help:"Credentials file." type:"existingfile" placeholder:"FILE" env:"MESHNET_CREDS"`
-	NKey          string `help:"NKey seed file." name:"nkey" type:"existingfile" placeholder:"FILE" env:"MESHNET_NKEY"`
-	User          string `help:"User." placeholder:"NAME" env:"MESHNET_USER"`
-	Password      string `help:"Password of the user." placeholder:"WORD" env:"MESHNET_PASSWORD"`
-	Token         string `help:"Token." placeholder:"WORD" env:"MESHNET_TOKEN"`
-	TLSCA         string `help:"Certificates of the authorities to trust." name:"tls-ca" type:"existingfile" placeholder:"FILE" env:"MESHNET_TLS_CA"`
-	TLSCert       string `help:"Own certificate." name:"tls-cert" type:"existingfile" placeholder:"FILE" env:"MESHNET_TLS_CERT"`
-	TLSKey        string `help:"Key of the own certificate." name:"tls-key" type:"existingfile" placeholder:"FILE" env:"MESHNET_TLS_KEY"`
-	InboxPrefix   string `help:"Where answers go, if permissions say so." placeholder:"SUBJECT" env:"MESHNET_INBOX_PREFIX"`
-	SubjectPrefix string `help:"Subject prefix of the mesh." default:"mesh.v1" placeholder:"SUBJECT" env:"MESHNET_SUBJECT_PREFIX"`
+	NATS          string `help:"NATS servers, separated by commas." name:"nats" placeholder:"URL"`
+	Creds         string `help:"Credentials file." type:"existingfile" placeholder:"FILE"`
+	NKey          string `help:"NKey seed file." name:"nkey" type:"existingfile" placeholder:"FILE"`
+	User          string `help:"User." placeholder:"NAME"`
+	Password      string `help:"Password of the user." placeholder:"WORD"`
+	Token         string `help:"Token." placeholder:"WORD"`
+	TLSCA         string `help:"Certificates of the authorities to trust." name:"tls-ca" type:"existingfile" placeholder:"FILE"`
+	TLSCert       string `help:"Own certificate." name:"tls-cert" type:"existingfile" placeholder:"FILE"`
+	TLSKey        string `help:"Key of the own certificate." name:"tls-key" type:"existingfile" placeholder:"FILE"`
+	InboxPrefix   string `help:"Where answers go, if permissions say so." placeholder:"SUBJECT"`
+	SubjectPrefix string `help:"Subject prefix of the mesh." default:"mesh.v1" placeholder:"SUBJECT"`
 }
 
 const connectTimeout = 5 * time.Second
@@ -89,6 +89,8 @@ func (f *natsFlags) client(env *environment) (c *client.Client, done func(), err
 	}
 	options = append(options, nats.Name("worker command line"), nats.Timeout(connectTimeout), nats.ReconnectBufSize(-1),
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { env.log.Debug("nats", "error", err) }))
+	env.status.set("connecting to NATS")
+	defer env.status.clear()
 	nc, err := nats.Connect(f.url(), options...)
 	if err != nil {
 		return nil, nil, fmt.Errorf("cannot connect to NATS at %s: %w; start a worker with `worker run`, or name your servers with --nats", f.url(), err)

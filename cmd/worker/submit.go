@@ -16,17 +16,17 @@ import (
 
 // submitCommand asks the mesh for one turn and prints it as it comes.
 type submitCommand struct {
-	natsFlags     `embed:""`
-	samplingFlags `embed:""`
+	natsFlags     `embed:"" group:"NATS:"`
+	samplingFlags `embed:"" group:"Sampling:"`
 
 	Text       string        `arg:"" optional:"" help:"The whole conversation so far; - reads it from standard input."`
 	TokenIDs   []int64       `help:"The conversation as token ids, in place of text." name:"tokens" placeholder:"ID"`
 	Special    bool          `help:"Read spellings of control tokens in the text as control tokens."`
-	Tenant     string        `help:"On whose behalf." default:"default" placeholder:"NAME" env:"MESHNET_TENANT"`
+	Tenant     string        `help:"On whose behalf." default:"default" placeholder:"NAME"`
 	Session    string        `help:"The conversation; a new one without it." placeholder:"NAME"`
 	Turn       uint64        `help:"Number of this turn, rising within the session; default 1, or the time where --session is given." placeholder:"N"`
 	Epoch      uint64        `help:"Route epoch of the session." placeholder:"N"`
-	ServedAs   string        `help:"Name of the model; default: the only one there is." name:"model" placeholder:"NAME" env:"MESHNET_SERVED_MODEL"`
+	ServedAs   string        `help:"Name of the model; default: the only one there is." name:"model" placeholder:"NAME" setting:"served-model"`
 	MaxTokens  int           `help:"Tokens to generate at most." default:"256" placeholder:"N" short:"n"`
 	Keep       bool          `help:"Keep the session hot for its next turn."`
 	RequireHot bool          `help:"Rather end than prefill a session that is not hot any more."`
@@ -44,10 +44,14 @@ func (submitCommand) Help() string {
 
 // submission is one run of the command.
 type submission struct {
-	cmd  *submitCommand
-	env  *environment
-	out  io.Writer
-	text []byte // what was printed, to be cut by a Reset
+	cmd    *submitCommand
+	env    *environment
+	status turnStatus
+	text   []byte // what was printed, to be cut by a Reset
+}
+
+func newSubmission(c *submitCommand, env *environment) *submission {
+	return &submission{cmd: c, env: env, status: turnStatus{line: env.status, onScreen: isTerminal(env.stdout)}}
 }
 
 // Run is called by the command-line parser.
@@ -61,11 +65,14 @@ func (c *submitCommand) Run(env *environment) error {
 		return err
 	}
 	defer done()
+	s := newSubmission(c, env)
 	if req.Model == "" {
+		s.status.waits("looking for a model")
 		if req.Model, err = onlyModel(env.ctx, mesh); err != nil {
 			return err
 		}
 	}
+	s.status.waits("waiting for a place in the queue")
 	stream, err := mesh.Generate(context.WithoutCancel(env.ctx), req)
 	if err != nil {
 		return refusedAs(err)
@@ -79,7 +86,7 @@ func (c *submitCommand) Run(env *environment) error {
 		}
 	})
 	defer stop()
-	s := &submission{cmd: c, env: env, out: env.stdout}
+	s.status.waits("waiting for a worker")
 	return s.follow(stream)
 }
 
@@ -164,13 +171,18 @@ func (s *submission) print(event client.Event) error {
 	}
 	var err error
 	switch e := event.(type) {
+	case client.Started:
+		s.status.waits("prefill of %d tokens (%d cached) on node %s", e.PromptTokens, e.CachedTokens, e.Node)
 	case client.Text:
+		s.status.reaches(e.Index + len(e.TokenIDs))
 		s.text = append(s.text, e.Text...)
-		_, err = io.WriteString(s.out, e.Text)
+		err = s.write(e.Text)
 	case client.Reset:
+		s.status.reaches(e.Index)
 		err = s.printAgain(e)
 	case client.Final:
-		_, err = io.WriteString(s.out, "\n")
+		s.env.status.clear()
+		err = s.write("\n")
 		s.summary(e)
 	}
 	return err
@@ -179,7 +191,13 @@ func (s *submission) print(event client.Event) error {
 // printAgain repeats the text that still stands after a Reset: what a terminal has shown cannot be taken back.
 func (s *submission) printAgain(reset client.Reset) error {
 	s.text = s.text[:min(reset.TextBytes, len(s.text))]
-	_, err := fmt.Fprintf(s.out, "\n%s\n%s", styled(s.out, styleDim, "[another worker goes on from here]"), s.text)
+	note := styled(s.env.stdout, styleDim, "[another worker goes on from here]")
+	return s.write(fmt.Sprintf("\n%s\n%s", note, s.text))
+}
+
+func (s *submission) write(text string) error {
+	s.status.prints()
+	_, err := io.WriteString(s.env.stdout, text)
 	return err
 }
 
@@ -196,7 +214,7 @@ func (s *submission) summary(f client.Final) {
 
 // printJSON prints an event as one line; the field kind says which it is.
 func (s *submission) printJSON(event client.Event) error {
-	encoder := json.NewEncoder(s.out)
+	encoder := json.NewEncoder(s.env.stdout)
 	switch e := event.(type) {
 	case client.Started:
 		return encoder.Encode(e.Started)
@@ -241,11 +259,11 @@ func refusedAs(err error) error {
 
 // cancelCommand ends a turn of the mesh.
 type cancelCommand struct {
-	natsFlags `embed:""`
+	natsFlags `embed:"" group:"NATS:"`
 
 	Session string `arg:"" help:"The turn's session."`
 	Turn    uint64 `arg:"" help:"Its number."`
-	Tenant  string `help:"On whose behalf." default:"default" placeholder:"NAME" env:"MESHNET_TENANT"`
+	Tenant  string `help:"On whose behalf." default:"default" placeholder:"NAME"`
 	JSON    bool   `help:"Print one JSON document, and nothing else." name:"json"`
 }
 
