@@ -110,6 +110,9 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 // finish ends a command, and is its exit code.
 func finish(env *environment, err error) int {
 	env.status.clear()
+	if env.ctx.Err() != nil && errors.Is(err, context.Canceled) {
+		err = errCancelled
+	}
 	return report(env.stderr, err)
 }
 

@@ -35,6 +35,7 @@ func (f *modelFlags) load(env *environment) (*llama.Model, error) {
 			env.status.set("loading %s: %.0f %%", src.Name, 100*fraction)
 		},
 	})
+	env.status.set("making the engine ready")
 	if env.ctx.Err() != nil {
 		if err == nil {
 			model.Free()
@@ -59,8 +60,6 @@ func (f *modelFlags) engineOptions(env *environment) llama.Options {
 func newEngine(env *environment, model *llama.Model, o llama.Options) (*llama.Engine, error) {
 	if o.Threads == 0 {
 		env.status.set("measuring the fastest number of threads")
-	} else {
-		env.status.set("making the engine ready")
 	}
 	engine, err := llama.NewEngine(model, o)
 	var wrong *llama.OptionError

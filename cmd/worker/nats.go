@@ -77,6 +77,31 @@ func (f *natsFlags) prefix() (schemas.Prefix, error) {
 	return prefix, nil
 }
 
+// connect connects to the servers. Ctrl-C ends the wait for one that does not answer; the attempt then lasts as long
+// as the process.
+func (f *natsFlags) connect(env *environment, options []nats.Option) (*nats.Conn, error) {
+	type result struct {
+		nc  *nats.Conn
+		err error
+	}
+	env.status.set("connecting to NATS")
+	defer env.status.clear()
+	connected := make(chan result, 1)
+	go func() {
+		nc, err := nats.Connect(f.url(), options...)
+		connected <- result{nc, err}
+	}()
+	select {
+	case <-env.ctx.Done():
+		return nil, errCancelled
+	case r := <-connected:
+		if r.err != nil {
+			return nil, fmt.Errorf("cannot connect to NATS at %s: %w; start a worker with `worker run`, or name your servers with --nats", f.url(), r.err)
+		}
+		return r.nc, nil
+	}
+}
+
 // client connects and makes a mesh client; done closes both.
 func (f *natsFlags) client(env *environment) (c *client.Client, done func(), err error) {
 	prefix, err := f.prefix()
@@ -89,11 +114,9 @@ func (f *natsFlags) client(env *environment) (c *client.Client, done func(), err
 	}
 	options = append(options, nats.Name("worker command line"), nats.Timeout(connectTimeout), nats.ReconnectBufSize(-1),
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { env.log.Debug("nats", "error", err) }))
-	env.status.set("connecting to NATS")
-	defer env.status.clear()
-	nc, err := nats.Connect(f.url(), options...)
+	nc, err := f.connect(env, options)
 	if err != nil {
-		return nil, nil, fmt.Errorf("cannot connect to NATS at %s: %w; start a worker with `worker run`, or name your servers with --nats", f.url(), err)
+		return nil, nil, err
 	}
 	c, err = client.New(nc, client.WithPrefix(prefix), client.WithLog(env.log))
 	if err != nil {

@@ -73,21 +73,38 @@ func (c *submitCommand) Run(env *environment) error {
 		}
 	}
 	s.status.waits("waiting for a place in the queue")
-	stream, err := mesh.Generate(context.WithoutCancel(env.ctx), req)
+	ctx, giveUp := context.WithCancel(context.WithoutCancel(env.ctx))
+	defer giveUp()
+	// Ctrl-C cancels the turn in the mesh. Once it is submitted, what the mesh says then ends the stream; until then
+	// nobody knows whether the mesh has it, and there is no more to wait for.
+	submitting := context.AfterFunc(env.ctx, giveUp)
+	stream, err := mesh.Generate(ctx, req)
+	if !submitting() {
+		s.status.waits("cancelling the turn")
+		_ = c.cancel(env, mesh, req) // it said why
+		return errCancelled
+	}
 	if err != nil {
 		return refusedAs(err)
 	}
 	defer stream.Close()
-	// Ctrl-C cancels the turn in the mesh; what it says then ends the stream.
 	stop := context.AfterFunc(env.ctx, func() {
-		if _, err := mesh.Cancel(context.Background(), req.Tenant, req.Session, req.Turn); err != nil {
-			env.log.Warn("the turn could not be cancelled", "error", err)
+		if c.cancel(env, mesh, req) != nil {
 			stream.Close()
 		}
 	})
 	defer stop()
 	s.status.waits("waiting for a worker")
 	return s.follow(stream)
+}
+
+// cancel cancels the turn in the mesh, and logs why it could not.
+func (c *submitCommand) cancel(env *environment, mesh *client.Client, req client.Request) error {
+	_, err := mesh.Cancel(context.WithoutCancel(env.ctx), req.Tenant, req.Session, req.Turn)
+	if err != nil {
+		env.log.Warn("the turn could not be cancelled", "error", err)
+	}
+	return err
 }
 
 func (c *submitCommand) request(env *environment) (client.Request, error) {
@@ -182,7 +199,9 @@ func (s *submission) print(event client.Event) error {
 		err = s.printAgain(e)
 	case client.Final:
 		s.env.status.clear()
-		err = s.write("\n")
+		if s.status.begun || e.Reason == schemas.Completed {
+			err = s.write("\n")
+		}
 		s.summary(e)
 	}
 	return err
