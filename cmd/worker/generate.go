@@ -20,7 +20,7 @@ type generateCommand struct {
 	Text      string  `arg:"" optional:"" help:"The prompt; - reads it from standard input."`
 	Tokens    []int64 `help:"The prompt as token ids, in place of text." placeholder:"ID"`
 	Special   bool    `help:"Read spellings of control tokens in the prompt as control tokens."`
-	MaxTokens *int    `help:"Tokens to generate at most; default 256, or what the context has room for." placeholder:"N" short:"n"`
+	MaxTokens *int    `help:"Tokens to generate at most; default: 256, or what the context has room for." placeholder:"N" short:"n"`
 	Echo      bool    `help:"Print the prompt before its continuation."`
 	JSON      bool    `help:"Print one JSON document at the end, and nothing else." name:"json"`
 }

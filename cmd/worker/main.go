@@ -38,7 +38,7 @@ type commands struct {
 	Generate generateCommand `cmd:"" help:"Continue a text with a model, in this process."`
 	Sweep    sweepCommand    `cmd:"" help:"Prove that many sessions at once yield what one at a time yields."`
 
-	Config  string           `help:"YAML or JSON file of settings: its keys are flags of all commands, or those of one under its name." placeholder:"FILE"`
+	Config  string           `help:"YAML or JSON file of settings: flags of all commands by name, and those of one command under its name." placeholder:"FILE"`
 	Verbose bool             `help:"Log what the node and llama.cpp do." short:"v"`
 	Version kong.VersionFlag `help:"Print the version and exit." setting:"-"`
 }
@@ -116,11 +116,22 @@ func finish(env *environment, err error) int {
 	return report(env.stderr, err)
 }
 
+const description = `Makes any machine with a GGUF model a node of an inference mesh.
+
+Every flag is also an environment variable, which its help shows, and a key of the file of --config. A flag on the
+command line ranks first, then a variable that is not empty, then the file.
+
+Exit codes: 0 done, 1 failed, 2 wrong usage, 3 rejected, 4 cancelled.`
+
 func newParser(env *environment, exit func(int)) (*kong.Kong, error) {
 	var cli commands
 	return kong.New(&cli,
 		kong.Name("worker"),
-		kong.Description("Makes any machine with a GGUF model a node of an inference mesh."),
+		kong.Description(description),
+		kong.PostBuild(func(k *kong.Kong) error {
+			k.Model.HelpFlag.Help = "Show this help and exit."
+			return nil
+		}),
 		kong.UsageOnError(),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 110}),
 		kong.ValueFormatter(helpText),

@@ -11,11 +11,11 @@ import (
 type modelFlags struct {
 	Model     string `help:"GGUF model; the embedded story model without it." type:"path" default:"" placeholder:"FILE"`
 	Ctx       int    `help:"Context of a session in tokens; default: the model's own, at most 4096." placeholder:"N"`
-	Threads   int    `help:"Compute threads; default: the fastest count, measured at start." placeholder:"N"`
-	GPULayers int    `help:"Layers to offload to a GPU; -1 is all." name:"gpu-layers" placeholder:"N"`
-	Chunk     int    `help:"Prefill chunk in tokens; default 256." name:"prefill-chunk" placeholder:"N"`
+	Threads   int    `help:"Compute threads; default: the fastest number, measured at start." placeholder:"N"`
+	GPULayers int    `help:"Layers to offload to a GPU; -1 is all, default: none." name:"gpu-layers" placeholder:"N"`
+	Chunk     int    `help:"Prompt tokens that are computed at once; default: 256." name:"prefill-chunk" placeholder:"N"`
 	Fast      bool   `help:"Take the fastest kernels for K-quants and F16 weights, although tokens may then depend on the crowd."`
-	Exact     bool   `help:"Pad decode batches so that bits do not depend on the crowd (a lone session is about 15 % slower)."`
+	Exact     bool   `help:"Pad decode batches so that bits do not depend on the crowd; a lone session is about 15 % slower."`
 }
 
 func (f *modelFlags) source() llama.Source {

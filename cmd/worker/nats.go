@@ -12,16 +12,16 @@ import (
 
 // natsFlags say which NATS servers to use, and as whom.
 type natsFlags struct {
-	NATS          string `help:"NATS servers, separated by commas." name:"nats" placeholder:"URL"`
-	Creds         string `help:"Credentials file." type:"existingfile" placeholder:"FILE"`
-	NKey          string `help:"NKey seed file." name:"nkey" type:"existingfile" placeholder:"FILE"`
-	User          string `help:"User." placeholder:"NAME"`
+	NATS          string `help:"Servers, separated by commas; default: 127.0.0.1:4222, where worker run has one of its own." name:"nats" placeholder:"URL"`
+	Creds         string `help:"Credentials file with a JWT and its seed." type:"existingfile" placeholder:"FILE"`
+	NKey          string `help:"File with an NKey seed." name:"nkey" type:"existingfile" placeholder:"FILE"`
+	User          string `help:"User name." placeholder:"NAME"`
 	Password      string `help:"Password of the user." placeholder:"WORD"`
-	Token         string `help:"Token." placeholder:"WORD"`
-	TLSCA         string `help:"Certificates of the authorities to trust." name:"tls-ca" type:"existingfile" placeholder:"FILE"`
+	Token         string `help:"Token to connect with." placeholder:"WORD"`
+	TLSCA         string `help:"Certificates of the authorities to trust; default: those of the system." name:"tls-ca" type:"existingfile" placeholder:"FILE"`
 	TLSCert       string `help:"Own certificate." name:"tls-cert" type:"existingfile" placeholder:"FILE"`
 	TLSKey        string `help:"Key of the own certificate." name:"tls-key" type:"existingfile" placeholder:"FILE"`
-	InboxPrefix   string `help:"Where answers go, if permissions say so." placeholder:"SUBJECT"`
+	InboxPrefix   string `help:"Subject prefix of answers, where permissions ask for one." placeholder:"SUBJECT"`
 	SubjectPrefix string `help:"Subject prefix of the mesh." default:"mesh.v1" placeholder:"SUBJECT"`
 }
 

@@ -28,13 +28,13 @@ type runCommand struct {
 
 	Name         string        `help:"Name under which the model is served; default: that of its file." placeholder:"MODEL"`
 	Node         string        `help:"Name of this node; default: that of the machine." placeholder:"ID"`
-	MaxActive    int           `help:"Sessions at once." default:"8" placeholder:"N"`
+	MaxActive    int           `help:"Turns that are computed at once." default:"8" placeholder:"N"`
 	QueueDepth   int           `help:"Turns that wait for KV inside the node." default:"8" placeholder:"N"`
-	KVBudget     byteCount     `help:"KV that active sessions may reserve; default: all slots to their end." placeholder:"BYTES"`
+	KVBudget     byteCount     `help:"KV that active turns may reserve; default: all slots to their end." placeholder:"BYTES"`
 	HotBudget    *byteCount    `help:"KV of idle sessions to keep; default: as much as the slots have." placeholder:"BYTES"`
 	HTTP         string        `help:"Address of /metrics, /healthz and /readyz; none without it." name:"http" placeholder:"HOST:PORT"`
-	Provision    string        `help:"Make streams and buckets that are missing (auto), or only check them (verify)." enum:"auto,verify" default:"auto"`
-	Replicas     int           `help:"Replicas of the stores that are made." default:"1" placeholder:"N"`
+	Provision    string        `help:"Make streams and buckets that are missing (auto), or only check them (verify)." enum:"auto,verify" default:"auto" placeholder:"MODE"`
+	Replicas     int           `help:"Replicas of the streams and buckets that are made." default:"1" placeholder:"N"`
 	TenantQuota  int           `help:"Requests that a tenant may have in a lane, waiting and running." default:"64" placeholder:"N"`
 	ReplayMax    int           `help:"Tokens that a takeover replays one by one; more are prefilled." default:"512" placeholder:"N"`
 	AckWait      time.Duration `help:"How long a worker may be silent before another takes its turn over; the same for all workers of a mesh." default:"30s" placeholder:"DURATION"`
@@ -47,10 +47,13 @@ type runCommand struct {
 func (runCommand) Help() string {
 	return `Without --nats the node serves from a JetStream server of its own on 127.0.0.1:4222.
 
+Ctrl-C drains it: active turns finish, or another worker goes on with them. A second Ctrl-C ends it at once.
+
 Examples:
   worker run
   worker run --nats nats://bus:4222 --model qwen.gguf --max-active 4
-  worker run --nats tls://bus:4222 --creds node.creds --http :9090`
+  worker run --nats tls://bus:4222 --creds node.creds --http :9090
+  worker run --config mesh.yaml                   # with lines like "max-active: 4"`
 }
 
 // Run is called by the command-line parser.

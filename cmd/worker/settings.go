@@ -109,12 +109,16 @@ func accepts(flag *kong.Flag, text string) error {
 
 // helpText is a flag's help with its default and its variable.
 func helpText(value *kong.Value) string {
-	help := strings.TrimSuffix(value.Help, ".")
-	if value.Default != "" {
-		help += "; default " + value.Default
+	if value.Flag == nil || variable(value.Flag) == "" {
+		return value.Help
 	}
-	if value.Flag != nil && variable(value.Flag) != "" {
-		help += " ($" + variable(value.Flag) + ")"
+	more := "$" + variable(value.Flag)
+	switch {
+	case value.Default == "":
+	case value.Target.Kind() == reflect.String:
+		more = fmt.Sprintf("default %q, %s", value.Default, more)
+	default:
+		more = fmt.Sprintf("default %s, %s", value.Default, more)
 	}
-	return help + "."
+	return strings.TrimSuffix(value.Help, ".") + " (" + more + ")."
 }

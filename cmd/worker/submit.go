@@ -22,15 +22,15 @@ type submitCommand struct {
 	Text       string        `arg:"" optional:"" help:"The whole conversation so far; - reads it from standard input."`
 	TokenIDs   []int64       `help:"The conversation as token ids, in place of text." name:"tokens" placeholder:"ID"`
 	Special    bool          `help:"Read spellings of control tokens in the text as control tokens."`
-	Tenant     string        `help:"On whose behalf." default:"default" placeholder:"NAME"`
+	Tenant     string        `help:"Tenant on whose behalf." default:"default" placeholder:"NAME"`
 	Session    string        `help:"The conversation; a new one without it." placeholder:"NAME"`
-	Turn       uint64        `help:"Number of this turn, rising within the session; default 1, or the time where --session is given." placeholder:"N"`
-	Epoch      uint64        `help:"Route epoch of the session." placeholder:"N"`
+	Turn       uint64        `help:"Number of this turn, rising within the session; default: 1, or the time where --session is given." placeholder:"N"`
+	Epoch      uint64        `help:"Epoch of the session's route: a higher one makes its hot KV stale, a lower one is refused." placeholder:"N"`
 	ServedAs   string        `help:"Name of the model; default: the only one there is." name:"model" placeholder:"NAME" setting:"served-model"`
 	MaxTokens  int           `help:"Tokens to generate at most." default:"256" placeholder:"N" short:"n"`
 	Keep       bool          `help:"Keep the session hot for its next turn."`
 	RequireHot bool          `help:"Rather end than prefill a session that is not hot any more."`
-	Deadline   time.Duration `help:"For the whole turn." default:"10m" placeholder:"DURATION"`
+	Deadline   time.Duration `help:"How long the whole turn may take, with its wait in the queue." default:"10m" placeholder:"DURATION"`
 	JSON       bool          `help:"Print one JSON object a line, an event each, and nothing else." name:"json"`
 }
 
@@ -47,7 +47,8 @@ type submission struct {
 	cmd    *submitCommand
 	env    *environment
 	status turnStatus
-	text   []byte // what was printed, to be cut by a Reset
+	text   []byte  // what was printed, to be cut by a Reset
+	seed   *uint64 // of a sampled turn
 }
 
 func newSubmission(c *submitCommand, env *environment) *submission {
@@ -189,6 +190,7 @@ func (s *submission) print(event client.Event) error {
 	var err error
 	switch e := event.(type) {
 	case client.Started:
+		s.seed = e.Seed
 		s.status.waits("prefill of %d tokens (%d cached) on node %s", e.PromptTokens, e.CachedTokens, e.Node)
 	case client.Text:
 		s.status.reaches(e.Index + len(e.TokenIDs))
@@ -225,6 +227,9 @@ func (s *submission) summary(f client.Final) {
 		return
 	}
 	line := fmt.Sprintf("%s: %d prompt (%d cached) + %d new tokens in %.0f ms", f.Node, f.Usage.PromptTokens, f.Usage.CachedTokens, f.Count, f.Timings.TotalMS)
+	if s.seed != nil {
+		line += fmt.Sprintf(", seed %d", *s.seed)
+	}
 	if f.Attempt > 1 {
 		line += fmt.Sprintf(", attempt %d", f.Attempt)
 	}
@@ -282,7 +287,7 @@ type cancelCommand struct {
 
 	Session string `arg:"" help:"The turn's session."`
 	Turn    uint64 `arg:"" help:"Its number."`
-	Tenant  string `help:"On whose behalf." default:"default" placeholder:"NAME"`
+	Tenant  string `help:"Tenant on whose behalf." default:"default" placeholder:"NAME"`
 	JSON    bool   `help:"Print one JSON document, and nothing else." name:"json"`
 }
 
