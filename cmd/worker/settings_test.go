@@ -217,6 +217,16 @@ func TestTheModelOfSubmitIsAnotherSettingThanTheFileOfRun(t *testing.T) {
 	}
 }
 
+func TestAFileNamesFilesFromTheHomeFolder(t *testing.T) {
+	got := mustParse(t, "run", "model", "run", "--config", configOf(t, "model: ~/models/qwen.gguf")).(string)
+	if !filepath.IsAbs(got) || !strings.HasSuffix(got, "/models/qwen.gguf") || strings.Contains(got, "~") {
+		t.Errorf("the model is %s", got)
+	}
+	if got := mustParse(t, "run", "model", "run", "--model="); got != "" {
+		t.Errorf("with an empty flag it is %s", got)
+	}
+}
+
 func TestAFileTakesWhatYAMLAndJSONHave(t *testing.T) {
 	for _, c := range []struct {
 		claim, command, flag, content string

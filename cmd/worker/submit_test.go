@@ -105,3 +105,20 @@ func TestCtrlCEndsTheWaitForAServerThatDoesNotAnswer(t *testing.T) {
 	}
 	conn.Close() //nolint:errcheck // it ends the attempt
 }
+
+func TestThePasswordOfAServerIsNotShown(t *testing.T) {
+	for servers, want := range map[string]string{
+		"nats://bus:4222":                        "nats://bus:4222",
+		"nats://ann:secret@a:4222, ben:s@b:4222": "nats://ann:xxxxx@a:4222,nats://ben:xxxxx@b:4222",
+		"nats://ann:sec%ret@a":                   "a server whose URL cannot be read",
+	} {
+		if got := withoutPasswords(servers); got != want {
+			t.Errorf("%s is shown as %s; want %s", servers, got, want)
+		}
+	}
+	for _, servers := range []string{"nats://ann:secret@127.0.0.1:1", "nats://ann:secret%zz@127.0.0.1:1"} {
+		if code, _, stderr := commandLine("", "nodes", "--nats", servers); code != exitFailed || strings.Contains(stderr, "secret") {
+			t.Errorf("exit %d, stderr %q", code, stderr)
+		}
+	}
+}
