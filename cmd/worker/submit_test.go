@@ -82,7 +82,7 @@ func TestCtrlCEndsTheWaitForAServerThatDoesNotAnswer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer silent.Close() //nolint:errcheck // the test is over
+	defer silent.Close()
 	accepted := make(chan net.Conn, 1)
 	go func() {
 		conn, err := silent.Accept()
@@ -103,7 +103,7 @@ func TestCtrlCEndsTheWaitForAServerThatDoesNotAnswer(t *testing.T) {
 	if err := <-ended; !errors.Is(err, errCancelled) {
 		t.Errorf("error %v", err)
 	}
-	conn.Close() //nolint:errcheck // it ends the attempt
+	conn.Close() // it ends the attempt
 }
 
 func TestThePasswordOfAServerIsNotShown(t *testing.T) {
