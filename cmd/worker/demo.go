@@ -101,7 +101,9 @@ func (c *demoCommand) Run(env *environment) (err error) {
 	began := time.Now()
 	d := &demo{env: env, ctx: ctx, view: newDemoView(out)}
 	d.doc = demoDocument{SchemaVersion: 1, Model: models.StoryName}
-	if d.mesh, err = newDemoMesh(ctx, env); err == nil {
+	d.mesh, err = newDemoMesh(ctx, env)
+	env.status.silence() // from here on the view is the only one that writes
+	if err == nil {
 		err = d.play()
 	}
 	if d.mesh != nil {

@@ -105,7 +105,7 @@ func newDemoMesh(ctx context.Context, env *environment) (*demoMesh, error) {
 func (m *demoMesh) add(ctx context.Context, env *environment, flags modelFlags, name string) error {
 	o := flags.engineOptions(env)
 	o.Slots = demoSlots
-	engine, err := newEngine(m.model, o)
+	engine, err := newEngine(env, m.model, o)
 	if err != nil {
 		return err
 	}

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
-	"log/slog"
 	"os"
 	"strings"
 	"testing"
@@ -88,7 +87,7 @@ func TestCtrlCEndsTheDemoAndLeavesNothing(t *testing.T) {
 	t.Setenv("TMPDIR", temporary)
 	ctx, cancel := context.WithCancel(context.Background())
 	out := &cancelOnWrite{cancel: cancel}
-	env := &environment{ctx: ctx, stdin: strings.NewReader(""), stdout: out, stderr: io.Discard, log: slog.New(slog.DiscardHandler)}
+	env := newEnvironment(ctx, strings.NewReader(""), out, io.Discard)
 	if err := (&demoCommand{}).Run(env); !errors.Is(err, errCancelled) {
 		t.Errorf("error %v", err)
 	}

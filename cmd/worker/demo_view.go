@@ -3,12 +3,9 @@ package main
 import (
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"sync"
 	"time"
-
-	"golang.org/x/term"
 )
 
 const (
@@ -30,13 +27,7 @@ type demoView struct {
 }
 
 func newDemoView(w io.Writer) *demoView {
-	v := &demoView{w: w, width: demoWidth, live: isTerminal(w)}
-	if file, ok := w.(*os.File); ok && v.live {
-		if width, _, err := term.GetSize(int(file.Fd())); err == nil && width > 0 {
-			v.width = width
-		}
-	}
-	return v
+	return &demoView{w: w, width: terminalWidth(w, demoWidth), live: isTerminal(w)}
 }
 
 func (v *demoView) line(format string, args ...any) {

@@ -14,13 +14,13 @@ import (
 
 // generateCommand continues one prompt, without a bus.
 type generateCommand struct {
-	modelFlags    `embed:""`
-	samplingFlags `embed:""`
+	modelFlags    `embed:"" group:"Model:"`
+	samplingFlags `embed:"" group:"Sampling:"`
 
 	Text      string  `arg:"" optional:"" help:"The prompt; - reads it from standard input."`
 	Tokens    []int64 `help:"The prompt as token ids, in place of text." placeholder:"ID"`
 	Special   bool    `help:"Read spellings of control tokens in the prompt as control tokens."`
-	MaxTokens *int    `help:"Tokens to generate at most; default 256, or what the context has room for." placeholder:"N" short:"n"`
+	MaxTokens *int    `help:"Tokens to generate at most; default: 256, or what the context has room for." placeholder:"N" short:"n"`
 	Echo      bool    `help:"Print the prompt before its continuation."`
 	JSON      bool    `help:"Print one JSON document at the end, and nothing else." name:"json"`
 }
@@ -42,6 +42,7 @@ type generation struct {
 	model  *llama.Model
 	sched  *scheduler.Scheduler
 	stream *llama.TextStream
+	status turnStatus
 	text   strings.Builder
 	loaded time.Duration
 }
@@ -60,7 +61,7 @@ func (c *generateCommand) Run(env *environment) error {
 	defer model.Free()
 	o := c.engineOptions(env)
 	o.Slots = 1
-	engine, err := newEngine(model, o)
+	engine, err := newEngine(env, model, o)
 	if err != nil {
 		return err
 	}
@@ -72,7 +73,10 @@ func (c *generateCommand) Run(env *environment) error {
 		return err
 	}
 	defer sched.Close()
-	g := &generation{cmd: c, env: env, model: model, sched: sched, stream: model.NewTextStream(), loaded: time.Since(began)}
+	g := &generation{
+		cmd: c, env: env, model: model, sched: sched, stream: model.NewTextStream(), loaded: time.Since(began),
+		status: turnStatus{line: env.status, onScreen: isTerminal(env.stdout)},
+	}
 	return g.run(engine, prompt)
 }
 
@@ -126,6 +130,7 @@ func (g *generation) run(engine *llama.Engine, prompt string) error {
 		engine.Interrupt() // a chunk of a large model can take long
 	})
 	defer stop()
+	g.status.waits("prefill of %d tokens", len(req.Prompt))
 	if g.cmd.Echo && !g.cmd.JSON {
 		if err := g.print(styled(g.env.stdout, styleDim, prompt)); err != nil {
 			return err
@@ -179,6 +184,7 @@ func (g *generation) tokens(tokens []scheduler.NewToken) error {
 			return err
 		}
 		g.text.WriteString(text)
+		g.status.reaches(g.status.tokens + 1)
 		if !g.cmd.JSON {
 			if err := g.print(text); err != nil {
 				return err
@@ -189,6 +195,7 @@ func (g *generation) tokens(tokens []scheduler.NewToken) error {
 }
 
 func (g *generation) print(text string) error {
+	g.status.prints()
 	if _, err := io.WriteString(g.env.stdout, text); err != nil {
 		return fmt.Errorf("writing the text: %w", err)
 	}
@@ -197,6 +204,7 @@ func (g *generation) print(text string) error {
 
 // finish prints the end of the text and how the turn ended.
 func (g *generation) finish(req scheduler.Request, end scheduler.Ending) error {
+	g.env.status.clear()
 	tail := g.stream.Flush()
 	g.text.WriteString(tail)
 	var err error

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"slices"
 	"syscall"
 
 	"github.com/alecthomas/kong"
@@ -37,8 +38,9 @@ type commands struct {
 	Generate generateCommand `cmd:"" help:"Continue a text with a model, in this process."`
 	Sweep    sweepCommand    `cmd:"" help:"Prove that many sessions at once yield what one at a time yields."`
 
+	Config  string           `help:"YAML or JSON file of settings: flags of all commands by name, and those of one command under its name." placeholder:"FILE"`
 	Verbose bool             `help:"Log what the node and llama.cpp do." short:"v"`
-	Version kong.VersionFlag `help:"Print the version and exit."`
+	Version kong.VersionFlag `help:"Print the version and exit." setting:"-"`
 }
 
 // environment is what a command has of the process around it.
@@ -47,7 +49,15 @@ type environment struct {
 	stdin  io.Reader
 	stdout io.Writer
 	stderr io.Writer
+	status *statusLine // on stderr
 	log    *slog.Logger
+}
+
+// newEnvironment makes an environment that logs nothing until the flags say what.
+func newEnvironment(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer) *environment {
+	return &environment{
+		ctx: ctx, stdin: stdin, stdout: stdout, stderr: stderr, status: newStatusLine(stderr), log: slog.New(slog.DiscardHandler),
+	}
 }
 
 // exitError carries the exit code of an error that is not a plain failure.
@@ -77,7 +87,7 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	// A second Ctrl-C ends the process as usual.
 	context.AfterFunc(ctx, stop)
 
-	env := &environment{ctx: ctx, stdin: stdin, stdout: stdout, stderr: stderr}
+	env := newEnvironment(ctx, stdin, stdout, stderr)
 	var exited *int
 	parser, err := newParser(env, func(code int) { exited = &code })
 	if err != nil {
@@ -94,26 +104,53 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	if err != nil {
 		return report(stderr, &exitError{exitUsage, err})
 	}
-	return report(stderr, parsed.Run(env))
+	return finish(env, parsed.Run(env))
 }
+
+// finish ends a command, and is its exit code.
+func finish(env *environment, err error) int {
+	env.status.clear()
+	if env.ctx.Err() != nil && errors.Is(err, context.Canceled) {
+		err = errCancelled
+	}
+	return report(env.stderr, err)
+}
+
+const description = `Makes any machine with a GGUF model a node of an inference mesh.
+
+Every flag is also an environment variable, which its help shows, and a key of the file of --config. A flag on the
+command line ranks first, then a variable that is not empty, then the file.
+
+Exit codes: 0 done, 1 failed, 2 wrong usage, 3 rejected, 4 cancelled.`
 
 func newParser(env *environment, exit func(int)) (*kong.Kong, error) {
 	var cli commands
 	return kong.New(&cli,
 		kong.Name("worker"),
-		kong.Description("Makes any machine with a GGUF model a node of an inference mesh."),
+		kong.Description(description),
+		kong.PostBuild(func(k *kong.Kong) error {
+			k.Model.HelpFlag.Help = "Show this help and exit."
+			return nil
+		}),
 		kong.UsageOnError(),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 110}),
+		kong.ValueFormatter(helpText),
 		kong.Vars{"version": fmt.Sprintf("worker %s (llama.cpp %s)", version, llama.Version())},
 		kong.Writers(env.stdout, env.stderr),
 		kong.Exit(exit),
 		kong.WithHyphenPrefixedParameters(true),
-		kong.WithAfterApply(func() error {
-			env.log = newLogger(env.stderr, cli.Verbose)
+		kong.WithAfterApply(func(parsed *kong.Context) error {
+			env.log = newLogger(env.status, cli.Verbose)
+			if i := slices.IndexFunc(parsed.Selected().Flags, isJSON); i >= 0 && parsed.Selected().Flags[i].Target.Bool() {
+				env.status.silence()
+			}
 			return nil
 		}),
 	)
 }
+
+// isJSON says whether a flag is --json, with which a command is for programs.
+func isJSON(flag *kong.Flag) bool { return flag.Name == "json" }
 
 func newLogger(w io.Writer, verbose bool) *slog.Logger {
 	level := slog.LevelInfo

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
-	"log/slog"
 	"os"
 	"os/exec"
 	"strings"
@@ -168,7 +167,7 @@ func (w *cancelOnWrite) Write(p []byte) (int, error) {
 func TestCtrlCEndsGenerateAfterTheTokenInFlight(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	out := &cancelOnWrite{cancel: cancel}
-	env := &environment{ctx: ctx, stdin: strings.NewReader(""), stdout: out, stderr: io.Discard, log: slog.New(slog.DiscardHandler)}
+	env := newEnvironment(ctx, strings.NewReader(""), out, io.Discard)
 	c := generateCommand{Text: storyPrompt, modelFlags: modelFlags{Threads: 1}}
 	defaults := scheduler.DefaultSampling()
 	c.TopP, c.RepeatPenalty, c.PenaltyLastN = defaults.TopP, defaults.RepeatPenalty, defaults.PenaltyLastN
@@ -186,7 +185,7 @@ func TestCtrlCEndsTheWaitForAPromptThatDoesNotCome(t *testing.T) {
 	defer never.Close()
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	env := &environment{ctx: ctx, stdin: stdin, stdout: io.Discard, stderr: io.Discard, log: slog.New(slog.DiscardHandler)}
+	env := newEnvironment(ctx, stdin, io.Discard, io.Discard)
 	if err := (&generateCommand{Text: "-"}).Run(env); !errors.Is(err, errCancelled) {
 		t.Errorf("error %v", err)
 	}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"errors"
-	"fmt"
 
 	"github.com/meshnet/node/llama"
 	"github.com/meshnet/node/models"
@@ -10,13 +9,13 @@ import (
 
 // modelFlags choose the model and how it computes.
 type modelFlags struct {
-	Model     string `help:"GGUF model; the embedded story model without it." placeholder:"FILE" env:"MESHNET_MODEL"`
-	Ctx       int    `help:"Context of a session in tokens; default: the model's own, at most 4096." placeholder:"N" env:"MESHNET_CTX"`
-	Threads   int    `help:"Compute threads; default: the fastest count, measured at start." placeholder:"N" env:"MESHNET_THREADS"`
-	GPULayers int    `help:"Layers to offload to a GPU; -1 is all." name:"gpu-layers" placeholder:"N" env:"MESHNET_GPU_LAYERS"`
-	Chunk     int    `help:"Prefill chunk in tokens; default 256." name:"prefill-chunk" placeholder:"N" env:"MESHNET_PREFILL_CHUNK"`
-	Fast      bool   `help:"Take the fastest kernels for K-quants and F16 weights, although tokens may then depend on the crowd." env:"MESHNET_FAST"`
-	Exact     bool   `help:"Pad decode batches so that bits do not depend on the crowd (a lone session is about 15 % slower)." env:"MESHNET_EXACT"`
+	Model     string `help:"GGUF model; the embedded story model without it." type:"path" default:"" placeholder:"FILE"`
+	Ctx       int    `help:"Context of a session in tokens; default: the model's own, at most 4096." placeholder:"N"`
+	Threads   int    `help:"Compute threads; default: the fastest number, measured at start." placeholder:"N"`
+	GPULayers int    `help:"Layers to offload to a GPU; -1 is all, default: none." name:"gpu-layers" placeholder:"N"`
+	Chunk     int    `help:"Prompt tokens that are computed at once; default: 256." name:"prefill-chunk" placeholder:"N"`
+	Fast      bool   `help:"Take the fastest kernels for K-quants and F16 weights, although tokens may then depend on the crowd."`
+	Exact     bool   `help:"Pad decode batches so that bits do not depend on the crowd; a lone session is about 15 % slower."`
 }
 
 func (f *modelFlags) source() llama.Source {
@@ -26,18 +25,17 @@ func (f *modelFlags) source() llama.Source {
 	return llama.FromFile(f.Model)
 }
 
-// load reads the model, with a progress line on a terminal where it takes long.
+// load reads the model.
 func (f *modelFlags) load(env *environment) (*llama.Model, error) {
 	src := f.source()
-	line := newStatusLine(env.stderr)
 	model, err := llama.Load(env.ctx, src, llama.LoadOptions{
 		GPULayers: f.GPULayers,
 		Fast:      f.Fast,
 		Progress: func(fraction float64) {
-			line.show(fmt.Sprintf("loading %s … %.0f %%", src.Name, 100*fraction))
+			env.status.set("loading %s: %.0f %%", src.Name, 100*fraction)
 		},
 	})
-	line.clear()
+	env.status.set("making the engine ready")
 	if env.ctx.Err() != nil {
 		if err == nil {
 			model.Free()
@@ -59,7 +57,10 @@ func (f *modelFlags) engineOptions(env *environment) llama.Options {
 }
 
 // newEngine makes an engine and tells wrong flags from other failures.
-func newEngine(model *llama.Model, o llama.Options) (*llama.Engine, error) {
+func newEngine(env *environment, model *llama.Model, o llama.Options) (*llama.Engine, error) {
+	if o.Threads == 0 {
+		env.status.set("measuring the fastest number of threads")
+	}
 	engine, err := llama.NewEngine(model, o)
 	var wrong *llama.OptionError
 	if errors.As(err, &wrong) {

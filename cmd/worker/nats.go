@@ -1,7 +1,10 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"net/url"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -12,17 +15,17 @@ import (
 
 // natsFlags say which NATS servers to use, and as whom.
 type natsFlags struct {
-	NATS          string `help:"NATS servers, separated by commas." name:"nats" placeholder:"URL" env:"MESHNET_NATS"`
-	Creds         string `help:"Credentials file." type:"existingfile" placeholder:"FILE" env:"MESHNET_CREDS"`
-	NKey          string `help:"NKey seed file." name:"nkey" type:"existingfile" placeholder:"FILE" env:"MESHNET_NKEY"`
-	User          string `help:"User." placeholder:"NAME" env:"MESHNET_USER"`
-	Password      string `help:"Password of the user." placeholder:"WORD" env:"MESHNET_PASSWORD"`
-	Token         string `help:"Token." placeholder:"WORD" env:"MESHNET_TOKEN"`
-	TLSCA         string `help:"Certificates of the authorities to trust." name:"tls-ca" type:"existingfile" placeholder:"FILE" env:"MESHNET_TLS_CA"`
-	TLSCert       string `help:"Own certificate." name:"tls-cert" type:"existingfile" placeholder:"FILE" env:"MESHNET_TLS_CERT"`
-	TLSKey        string `help:"Key of the own certificate." name:"tls-key" type:"existingfile" placeholder:"FILE" env:"MESHNET_TLS_KEY"`
-	InboxPrefix   string `help:"Where answers go, if permissions say so." placeholder:"SUBJECT" env:"MESHNET_INBOX_PREFIX"`
-	SubjectPrefix string `help:"Subject prefix of the mesh." default:"mesh.v1" placeholder:"SUBJECT" env:"MESHNET_SUBJECT_PREFIX"`
+	NATS          string `help:"Servers, separated by commas; default: 127.0.0.1:4222, where worker run has one of its own." name:"nats" placeholder:"URL"`
+	Creds         string `help:"Credentials file with a JWT and its seed." type:"existingfile" placeholder:"FILE"`
+	NKey          string `help:"File with an NKey seed." name:"nkey" type:"existingfile" placeholder:"FILE"`
+	User          string `help:"User name." placeholder:"NAME"`
+	Password      string `help:"Password of the user." placeholder:"WORD"`
+	Token         string `help:"Token to connect with." placeholder:"WORD"`
+	TLSCA         string `help:"Certificates of the authorities to trust; default: those of the system." name:"tls-ca" type:"existingfile" placeholder:"FILE"`
+	TLSCert       string `help:"Own certificate." name:"tls-cert" type:"existingfile" placeholder:"FILE"`
+	TLSKey        string `help:"Key of the own certificate." name:"tls-key" type:"existingfile" placeholder:"FILE"`
+	InboxPrefix   string `help:"Subject prefix of answers, where permissions ask for one." placeholder:"SUBJECT"`
+	SubjectPrefix string `help:"Subject prefix of the mesh." default:"mesh.v1" placeholder:"SUBJECT"`
 }
 
 const connectTimeout = 5 * time.Second
@@ -33,6 +36,23 @@ func (f *natsFlags) url() string {
 		return nats.DefaultURL
 	}
 	return f.NATS
+}
+
+// withoutPasswords is a list of servers as it may be shown.
+func withoutPasswords(servers string) string {
+	list := strings.Split(servers, ",")
+	for i, server := range list {
+		server = strings.TrimSpace(server)
+		if !strings.Contains(server, "://") { // as the client takes it
+			server = "nats://" + server
+		}
+		if u, err := url.Parse(server); err == nil {
+			list[i] = u.Redacted()
+		} else {
+			list[i] = "a server whose URL cannot be read"
+		}
+	}
+	return strings.Join(list, ",")
 }
 
 // options are the flags as the NATS client takes them.
@@ -77,6 +97,35 @@ func (f *natsFlags) prefix() (schemas.Prefix, error) {
 	return prefix, nil
 }
 
+// connect connects to the servers. Ctrl-C ends the wait for one that does not answer; the attempt then lasts as long
+// as the process.
+func (f *natsFlags) connect(env *environment, options []nats.Option) (*nats.Conn, error) {
+	type result struct {
+		nc  *nats.Conn
+		err error
+	}
+	env.status.set("connecting to NATS")
+	defer env.status.clear()
+	connected := make(chan result, 1)
+	go func() {
+		nc, err := nats.Connect(f.url(), options...)
+		connected <- result{nc, err}
+	}()
+	select {
+	case <-env.ctx.Done():
+		return nil, errCancelled
+	case r := <-connected:
+		var unreadable *url.Error
+		if errors.As(r.err, &unreadable) { // it quotes the URL
+			r.err = unreadable.Err
+		}
+		if r.err != nil {
+			return nil, fmt.Errorf("cannot connect to NATS at %s: %w; start a worker with `worker run`, or name your servers with --nats", withoutPasswords(f.url()), r.err)
+		}
+		return r.nc, nil
+	}
+}
+
 // client connects and makes a mesh client; done closes both.
 func (f *natsFlags) client(env *environment) (c *client.Client, done func(), err error) {
 	prefix, err := f.prefix()
@@ -89,9 +138,9 @@ func (f *natsFlags) client(env *environment) (c *client.Client, done func(), err
 	}
 	options = append(options, nats.Name("worker command line"), nats.Timeout(connectTimeout), nats.ReconnectBufSize(-1),
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { env.log.Debug("nats", "error", err) }))
-	nc, err := nats.Connect(f.url(), options...)
+	nc, err := f.connect(env, options)
 	if err != nil {
-		return nil, nil, fmt.Errorf("cannot connect to NATS at %s: %w; start a worker with `worker run`, or name your servers with --nats", f.url(), err)
+		return nil, nil, err
 	}
 	c, err = client.New(nc, client.WithPrefix(prefix), client.WithLog(env.log))
 	if err != nil {

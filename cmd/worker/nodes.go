@@ -14,7 +14,7 @@ import (
 
 // nodesCommand lists the nodes of the mesh.
 type nodesCommand struct {
-	natsFlags `embed:""`
+	natsFlags `embed:"" group:"NATS:"`
 
 	Watch bool `help:"Show the list anew every second until Ctrl-C."`
 	JSON  bool `help:"Print JSON and nothing else: one document, or one a line with --watch." name:"json"`

@@ -23,34 +23,37 @@ import (
 
 // runCommand serves a model in the mesh.
 type runCommand struct {
-	natsFlags  `embed:""`
-	modelFlags `embed:""`
+	natsFlags  `embed:"" group:"NATS:"`
+	modelFlags `embed:"" group:"Model:"`
 
-	Name         string        `help:"Name under which the model is served; default: that of its file." placeholder:"MODEL" env:"MESHNET_NAME"`
-	Node         string        `help:"Name of this node; default: that of the machine." placeholder:"ID" env:"MESHNET_NODE"`
-	MaxActive    int           `help:"Sessions at once." default:"8" placeholder:"N" env:"MESHNET_MAX_ACTIVE"`
-	QueueDepth   int           `help:"Turns that wait for KV inside the node." default:"8" placeholder:"N" env:"MESHNET_QUEUE_DEPTH"`
-	KVBudget     byteCount     `help:"KV that active sessions may reserve; default: all slots to their end." placeholder:"BYTES" env:"MESHNET_KV_BUDGET"`
-	HotBudget    *byteCount    `help:"KV of idle sessions to keep; default: as much as the slots have." placeholder:"BYTES" env:"MESHNET_HOT_BUDGET"`
-	HTTP         string        `help:"Address of /metrics, /healthz and /readyz; none without it." name:"http" placeholder:"HOST:PORT" env:"MESHNET_HTTP"`
-	Provision    string        `help:"Make streams and buckets that are missing (auto), or only check them (verify)." enum:"auto,verify" default:"auto" env:"MESHNET_PROVISION"`
-	Replicas     int           `help:"Replicas of the stores that are made." default:"1" placeholder:"N" env:"MESHNET_REPLICAS"`
-	TenantQuota  int           `help:"Requests that a tenant may have in a lane, waiting and running." default:"64" placeholder:"N" env:"MESHNET_TENANT_QUOTA"`
-	ReplayMax    int           `help:"Tokens that a takeover replays one by one; more are prefilled." default:"512" placeholder:"N" env:"MESHNET_REPLAY_MAX"`
-	AckWait      time.Duration `help:"How long a worker may be silent before another takes its turn over; the same for all workers of a mesh." default:"30s" placeholder:"DURATION" env:"MESHNET_ACK_WAIT"`
-	DrainTimeout time.Duration `help:"How long active turns may go on after Ctrl-C." default:"30s" placeholder:"DURATION" env:"MESHNET_DRAIN_TIMEOUT"`
-	StallAfter   time.Duration `help:"How long the engine may be silent before its turns are given up." default:"2m" placeholder:"DURATION" env:"MESHNET_STALL_AFTER"`
-	StoreDir     string        `help:"Data of the embedded NATS server, where --nats is not given; default: under the user's state folder." placeholder:"DIR" env:"MESHNET_STORE_DIR"`
+	Name         string        `help:"Name under which the model is served; default: that of its file." placeholder:"MODEL"`
+	Node         string        `help:"Name of this node; default: that of the machine." placeholder:"ID"`
+	MaxActive    int           `help:"Turns that are computed at once." default:"8" placeholder:"N"`
+	QueueDepth   int           `help:"Turns that wait for KV inside the node." default:"8" placeholder:"N"`
+	KVBudget     byteCount     `help:"KV that active turns may reserve; default: all slots to their end." placeholder:"BYTES"`
+	HotBudget    *byteCount    `help:"KV of idle sessions to keep; default: as much as the slots have." placeholder:"BYTES"`
+	HTTP         string        `help:"Address of /metrics, /healthz and /readyz; none without it." name:"http" placeholder:"HOST:PORT"`
+	Provision    string        `help:"Make streams and buckets that are missing (auto), or only check them (verify)." enum:"auto,verify" default:"auto" placeholder:"MODE"`
+	Replicas     int           `help:"Replicas of the streams and buckets that are made." default:"1" placeholder:"N"`
+	TenantQuota  int           `help:"Requests that a tenant may have in a lane, waiting and running." default:"64" placeholder:"N"`
+	ReplayMax    int           `help:"Tokens that a takeover replays one by one; more are prefilled." default:"512" placeholder:"N"`
+	AckWait      time.Duration `help:"How long a worker may be silent before another takes its turn over; the same for all workers of a mesh." default:"30s" placeholder:"DURATION"`
+	DrainTimeout time.Duration `help:"How long active turns may go on after Ctrl-C." default:"30s" placeholder:"DURATION"`
+	StallAfter   time.Duration `help:"How long the engine may be silent before its turns are given up." default:"2m" placeholder:"DURATION"`
+	StoreDir     string        `help:"Data of the embedded NATS server, where --nats is not given; default: under the user's state folder." type:"path" default:"" placeholder:"DIR"`
 }
 
 // Help is the long help of the command.
 func (runCommand) Help() string {
 	return `Without --nats the node serves from a JetStream server of its own on 127.0.0.1:4222.
 
+Ctrl-C drains it: active turns finish, or another worker goes on with them. A second Ctrl-C ends it at once.
+
 Examples:
   worker run
   worker run --nats nats://bus:4222 --model qwen.gguf --max-active 4
-  worker run --nats tls://bus:4222 --creds node.creds --http :9090`
+  worker run --nats tls://bus:4222 --creds node.creds --http :9090
+  worker run --config mesh.yaml                   # with lines like "max-active: 4"`
 }
 
 // Run is called by the command-line parser.
@@ -66,7 +69,7 @@ func (c *runCommand) Run(env *environment) (err error) {
 	defer model.Free()
 	o := c.engineOptions(env)
 	o.Slots = c.MaxActive
-	engine, err := newEngine(model, o)
+	engine, err := newEngine(env, model, o)
 	if err != nil {
 		return err
 	}
@@ -89,18 +92,24 @@ func (c *runCommand) serve(env *environment, cfg worker.Config) error {
 	if err != nil {
 		return &exitError{exitUsage, err}
 	}
+	env.status.set("joining the mesh")
 	if err := service.Start(context.WithoutCancel(env.ctx)); err != nil {
 		return err
 	}
+	started := false
 	select {
 	case <-service.Started():
-		env.log.Info("ready", "node", cfg.Node.String(), "model", cfg.Model.String(), "nats", cfg.URL)
-		fmt.Fprintf(env.stderr, "serving %s as node %s on %s; Ctrl-C drains and ends\n", cfg.Model, cfg.Node, cfg.URL)
+		started = true
 	case <-env.ctx.Done():
 	case <-service.Stopped():
 	}
+	env.status.clear()
+	if started {
+		fmt.Fprintf(env.stderr, "serving %s as node %s on %s; Ctrl-C drains and ends\n", cfg.Model, cfg.Node, withoutPasswords(cfg.URL))
+	}
 	select {
 	case <-env.ctx.Done():
+		env.status.set("draining; Ctrl-C ends at once")
 		service.Stop()
 	case <-service.Stopped():
 	}

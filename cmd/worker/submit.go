@@ -16,21 +16,21 @@ import (
 
 // submitCommand asks the mesh for one turn and prints it as it comes.
 type submitCommand struct {
-	natsFlags     `embed:""`
-	samplingFlags `embed:""`
+	natsFlags     `embed:"" group:"NATS:"`
+	samplingFlags `embed:"" group:"Sampling:"`
 
 	Text       string        `arg:"" optional:"" help:"The whole conversation so far; - reads it from standard input."`
 	TokenIDs   []int64       `help:"The conversation as token ids, in place of text." name:"tokens" placeholder:"ID"`
 	Special    bool          `help:"Read spellings of control tokens in the text as control tokens."`
-	Tenant     string        `help:"On whose behalf." default:"default" placeholder:"NAME" env:"MESHNET_TENANT"`
+	Tenant     string        `help:"Tenant on whose behalf." default:"default" placeholder:"NAME"`
 	Session    string        `help:"The conversation; a new one without it." placeholder:"NAME"`
-	Turn       uint64        `help:"Number of this turn, rising within the session; default 1, or the time where --session is given." placeholder:"N"`
-	Epoch      uint64        `help:"Route epoch of the session." placeholder:"N"`
-	ServedAs   string        `help:"Name of the model; default: the only one there is." name:"model" placeholder:"NAME" env:"MESHNET_SERVED_MODEL"`
+	Turn       uint64        `help:"Number of this turn, rising within the session; default: 1, or the time where --session is given." placeholder:"N"`
+	Epoch      uint64        `help:"Epoch of the session's route: a higher one makes its hot KV stale, a lower one is refused." placeholder:"N"`
+	ServedAs   string        `help:"Name of the model; default: the only one there is." name:"model" placeholder:"NAME" setting:"served-model"`
 	MaxTokens  int           `help:"Tokens to generate at most." default:"256" placeholder:"N" short:"n"`
 	Keep       bool          `help:"Keep the session hot for its next turn."`
 	RequireHot bool          `help:"Rather end than prefill a session that is not hot any more."`
-	Deadline   time.Duration `help:"For the whole turn." default:"10m" placeholder:"DURATION"`
+	Deadline   time.Duration `help:"How long the whole turn may take, with its wait in the queue." default:"10m" placeholder:"DURATION"`
 	JSON       bool          `help:"Print one JSON object a line, an event each, and nothing else." name:"json"`
 }
 
@@ -44,10 +44,15 @@ func (submitCommand) Help() string {
 
 // submission is one run of the command.
 type submission struct {
-	cmd  *submitCommand
-	env  *environment
-	out  io.Writer
-	text []byte // what was printed, to be cut by a Reset
+	cmd    *submitCommand
+	env    *environment
+	status turnStatus
+	text   []byte  // what was printed, to be cut by a Reset
+	seed   *uint64 // of a sampled turn
+}
+
+func newSubmission(c *submitCommand, env *environment) *submission {
+	return &submission{cmd: c, env: env, status: turnStatus{line: env.status, onScreen: isTerminal(env.stdout)}}
 }
 
 // Run is called by the command-line parser.
@@ -61,26 +66,46 @@ func (c *submitCommand) Run(env *environment) error {
 		return err
 	}
 	defer done()
+	s := newSubmission(c, env)
 	if req.Model == "" {
+		s.status.waits("looking for a model")
 		if req.Model, err = onlyModel(env.ctx, mesh); err != nil {
 			return err
 		}
 	}
-	stream, err := mesh.Generate(context.WithoutCancel(env.ctx), req)
+	s.status.waits("waiting for a place in the queue")
+	ctx, giveUp := context.WithCancel(context.WithoutCancel(env.ctx))
+	defer giveUp()
+	// Ctrl-C cancels the turn in the mesh. Once it is submitted, what the mesh says then ends the stream; until then
+	// nobody knows whether the mesh has it, and there is no more to wait for.
+	submitting := context.AfterFunc(env.ctx, giveUp)
+	stream, err := mesh.Generate(ctx, req)
+	if !submitting() {
+		s.status.waits("cancelling the turn")
+		_ = c.cancel(env, mesh, req) // it said why
+		return errCancelled
+	}
 	if err != nil {
 		return refusedAs(err)
 	}
 	defer stream.Close()
-	// Ctrl-C cancels the turn in the mesh; what it says then ends the stream.
 	stop := context.AfterFunc(env.ctx, func() {
-		if _, err := mesh.Cancel(context.Background(), req.Tenant, req.Session, req.Turn); err != nil {
-			env.log.Warn("the turn could not be cancelled", "error", err)
+		if c.cancel(env, mesh, req) != nil {
 			stream.Close()
 		}
 	})
 	defer stop()
-	s := &submission{cmd: c, env: env, out: env.stdout}
+	s.status.waits("waiting for a worker")
 	return s.follow(stream)
+}
+
+// cancel cancels the turn in the mesh, and logs why it could not.
+func (c *submitCommand) cancel(env *environment, mesh *client.Client, req client.Request) error {
+	_, err := mesh.Cancel(context.WithoutCancel(env.ctx), req.Tenant, req.Session, req.Turn)
+	if err != nil {
+		env.log.Warn("the turn could not be cancelled", "error", err)
+	}
+	return err
 }
 
 func (c *submitCommand) request(env *environment) (client.Request, error) {
@@ -164,13 +189,21 @@ func (s *submission) print(event client.Event) error {
 	}
 	var err error
 	switch e := event.(type) {
+	case client.Started:
+		s.seed = e.Seed
+		s.status.waits("prefill of %d tokens (%d cached) on node %s", e.PromptTokens, e.CachedTokens, e.Node)
 	case client.Text:
+		s.status.reaches(e.Index + len(e.TokenIDs))
 		s.text = append(s.text, e.Text...)
-		_, err = io.WriteString(s.out, e.Text)
+		err = s.write(e.Text)
 	case client.Reset:
+		s.status.reaches(e.Index)
 		err = s.printAgain(e)
 	case client.Final:
-		_, err = io.WriteString(s.out, "\n")
+		s.env.status.clear()
+		if s.status.begun || e.Reason == schemas.Completed {
+			err = s.write("\n")
+		}
 		s.summary(e)
 	}
 	return err
@@ -179,7 +212,13 @@ func (s *submission) print(event client.Event) error {
 // printAgain repeats the text that still stands after a Reset: what a terminal has shown cannot be taken back.
 func (s *submission) printAgain(reset client.Reset) error {
 	s.text = s.text[:min(reset.TextBytes, len(s.text))]
-	_, err := fmt.Fprintf(s.out, "\n%s\n%s", styled(s.out, styleDim, "[another worker goes on from here]"), s.text)
+	note := styled(s.env.stdout, styleDim, "[another worker goes on from here]")
+	return s.write(fmt.Sprintf("\n%s\n%s", note, s.text))
+}
+
+func (s *submission) write(text string) error {
+	s.status.prints()
+	_, err := io.WriteString(s.env.stdout, text)
 	return err
 }
 
@@ -188,6 +227,9 @@ func (s *submission) summary(f client.Final) {
 		return
 	}
 	line := fmt.Sprintf("%s: %d prompt (%d cached) + %d new tokens in %.0f ms", f.Node, f.Usage.PromptTokens, f.Usage.CachedTokens, f.Count, f.Timings.TotalMS)
+	if s.seed != nil {
+		line += fmt.Sprintf(", seed %d", *s.seed)
+	}
 	if f.Attempt > 1 {
 		line += fmt.Sprintf(", attempt %d", f.Attempt)
 	}
@@ -196,7 +238,7 @@ func (s *submission) summary(f client.Final) {
 
 // printJSON prints an event as one line; the field kind says which it is.
 func (s *submission) printJSON(event client.Event) error {
-	encoder := json.NewEncoder(s.out)
+	encoder := json.NewEncoder(s.env.stdout)
 	switch e := event.(type) {
 	case client.Started:
 		return encoder.Encode(e.Started)
@@ -241,11 +283,11 @@ func refusedAs(err error) error {
 
 // cancelCommand ends a turn of the mesh.
 type cancelCommand struct {
-	natsFlags `embed:""`
+	natsFlags `embed:"" group:"NATS:"`
 
 	Session string `arg:"" help:"The turn's session."`
 	Turn    uint64 `arg:"" help:"Its number."`
-	Tenant  string `help:"On whose behalf." default:"default" placeholder:"NAME" env:"MESHNET_TENANT"`
+	Tenant  string `help:"Tenant on whose behalf." default:"default" placeholder:"NAME"`
 	JSON    bool   `help:"Print one JSON document, and nothing else." name:"json"`
 }
 

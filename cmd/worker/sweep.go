@@ -14,7 +14,7 @@ import (
 
 // sweepCommand runs the same requests alone and in crowds and compares them.
 type sweepCommand struct {
-	modelFlags `embed:""`
+	modelFlags `embed:"" group:"Model:"`
 
 	Levels       []int `help:"Sessions at once; the lowest is the reference." default:"1,2,4,8" placeholder:"N"`
 	Requests     int   `help:"Requests to run at each level; default: twice the highest level." placeholder:"N"`
@@ -50,15 +50,14 @@ func (c *sweepCommand) Run(env *environment) error {
 	if err != nil {
 		return err
 	}
-	line := newStatusLine(env.stderr)
 	report, err := scheduler.Sweep(env.ctx, factory, scheduler.SweepOptions{
 		Requests: c.requests(model.Facts()),
 		Levels:   c.Levels,
 		Progress: func(setting scheduler.Setting, level int) {
-			line.show(fmt.Sprintf("sweep: %s, level %d …", setting, level))
+			env.status.set("%s, %d at once", setting, level)
 		},
 	})
-	line.clear()
+	env.status.clear()
 	if env.ctx.Err() != nil {
 		return errCancelled
 	}
@@ -117,7 +116,7 @@ func (c *sweepCommand) factory(env *environment, model *llama.Model) (scheduler.
 		for _, level := range c.Levels {
 			o.Slots = max(o.Slots, level)
 		}
-		engine, err := newEngine(model, o)
+		engine, err := newEngine(env, model, o)
 		if err != nil {
 			return nil, err
 		}
@@ -127,7 +126,7 @@ func (c *sweepCommand) factory(env *environment, model *llama.Model) (scheduler.
 	return func(level int) (scheduler.Engine, func(), error) {
 		o := o
 		o.Slots = level
-		engine, err := newEngine(model, o)
+		engine, err := newEngine(env, model, o)
 		if err != nil {
 			return nil, nil, err
 		}

@@ -1,10 +1,8 @@
 package main
 
 import (
-	"fmt"
 	"io"
 	"os"
-	"time"
 
 	"golang.org/x/term"
 )
@@ -13,6 +11,16 @@ import (
 func isTerminal(w io.Writer) bool {
 	file, ok := w.(*os.File)
 	return ok && term.IsTerminal(int(file.Fd())) && os.Getenv("TERM") != "dumb"
+}
+
+// terminalWidth is how many characters a line of a terminal has, or otherwise where w is none.
+func terminalWidth(w io.Writer, otherwise int) int {
+	if file, ok := w.(*os.File); ok {
+		if width, _, err := term.GetSize(int(file.Fd())); err == nil && width > 0 {
+			return width
+		}
+	}
+	return otherwise
 }
 
 // Styles, on a terminal only.
@@ -29,33 +37,4 @@ func styled(w io.Writer, style, text string) string {
 		return text
 	}
 	return style + text + styleReset
-}
-
-// statusLine is one line on a terminal that is written over and finally removed. It stays silent for the first
-// second, and where w is no terminal. One goroutine at a time uses it.
-type statusLine struct {
-	w     io.Writer
-	began time.Time
-	shown bool
-}
-
-const statusDelay = time.Second
-
-func newStatusLine(w io.Writer) *statusLine {
-	return &statusLine{w: w, began: time.Now()}
-}
-
-func (s *statusLine) show(text string) {
-	if time.Since(s.began) < statusDelay || !isTerminal(s.w) {
-		return
-	}
-	fmt.Fprintf(s.w, "\r\x1b[K%s", text)
-	s.shown = true
-}
-
-func (s *statusLine) clear() {
-	if s.shown {
-		fmt.Fprint(s.w, "\r\x1b[K")
-		s.shown = false
-	}
 }

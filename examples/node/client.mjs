@@ -6,6 +6,10 @@ import { decode, encode } from "@msgpack/msgpack";
 import { setTimeout as sleep } from "node:timers/promises";
 
 const [model, prompt, session = nuid.next(), turn = "1"] = process.argv.slice(2);
+process.stdout.on("error", (err) => { // a reader like `head` has enough: 141 is the exit code of any writer then
+  if (err.code === "EPIPE") process.exit(141);
+  throw err;
+});
 if (!prompt) console.error('usage: node client.mjs MODEL "text" [SESSION] [TURN]'), process.exit(2);
 const tenant = process.env.MESHNET_TENANT ?? "default";
 const subject = `mesh.v1.tok.${tenant}.${session}.${turn}`;
