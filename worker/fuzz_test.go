@@ -10,7 +10,6 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"github.com/nats-io/nats.go/micro"
 
 	"github.com/meshnet/node/internal/goengine"
 	"github.com/meshnet/node/schemas"
@@ -162,16 +161,6 @@ func rewritten(t *testing.T, rec ledger.Record) {
 	}
 }
 
-// asked is a question of anyone's making.
-type asked struct {
-	micro.Request
-	subject string
-	data    []byte
-}
-
-func (a asked) Subject() string { return a.subject }
-func (a asked) Data() []byte    { return a.data }
-
 // doneTurns is a ledger in which every turn is done; it remembers which one was read.
 type doneTurns struct {
 	jetstream.KeyValue
@@ -215,7 +204,7 @@ func FuzzTurnRequest(f *testing.F) {
 	s.ledger = &turnLedger{kv: turns, timeout: time.Second}
 	f.Fuzz(func(t *testing.T, subject string, data []byte) {
 		turns.key = ""
-		reply := s.turnReply(t.Context(), asked{subject: subject, data: data})
+		reply := s.turnReply(t.Context(), &question{subject: subject, data: data})
 		encoded, err := schemas.Encode(reply)
 		if err != nil {
 			t.Fatalf("%+v cannot be sent: %v", reply, err)
