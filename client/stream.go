@@ -60,7 +60,10 @@ func (c *Client) subscribe(ctx context.Context, id schemas.TurnID) (*Stream, err
 		c.nc.RemoveStatusListener(s.status)
 		s.beats.Wait()
 	})
-	s.forget = context.AfterFunc(ctx, s.release)
+	s.forget = context.AfterFunc(ctx, func() {
+		s.cancel(context.Cause(ctx)) // it may not have come down yet
+		s.release()
+	})
 	flush, cancel := context.WithTimeout(s.ctx, answer)
 	defer cancel()
 	if err := c.nc.FlushWithContext(flush); err != nil {
