@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -36,6 +38,7 @@ func (s *Service) connect(ctx context.Context) error {
 	}
 	s.stream = newPublisher(tokens, tokenJS, s.cfg.Prefix.EventStream(), s.cfg.Periods, func(kind string) { s.metrics.publishErrors.WithLabelValues(kind).Inc() })
 	s.provision = &provisioner{js: s.js, prefix: s.cfg.Prefix, cfg: &s.cfg, lost: s.stream.lost}
+	var said time.Time
 	for pause := minPause; ; pause = min(2*pause, maxPause) {
 		err := s.firstStores(ctx)
 		if err == nil {
@@ -45,8 +48,9 @@ func (s *Service) connect(ctx context.Context) error {
 		if errors.As(err, &wrong) || errors.Is(err, nats.ErrAuthorization) {
 			return abandon(err)
 		}
-		if ctx.Err() == nil {
-			s.log.Warn("waiting for NATS", "url", s.control.Opts.Url, "error", err)
+		if ctx.Err() == nil && pause >= maxPause/8 && time.Since(said) > sayAgain { // a server that is just starting is no news
+			said = time.Now()
+			s.log.Warn("waiting for NATS", "error", err)
 		}
 		if !wait(ctx, pause) {
 			return abandon(ctx.Err())
@@ -54,9 +58,15 @@ func (s *Service) connect(ctx context.Context) error {
 	}
 }
 
+// sayAgain is how often a worker says that it waits for its server.
+const sayAgain = 30 * time.Second
+
 func (s *Service) firstStores(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*s.cfg.Periods.Request)
 	defer cancel()
+	if !s.control.IsConnected() {
+		return fmt.Errorf("no connection to %s yet", WithoutPasswords(s.cfg.URL))
+	}
 	turns, err := s.provision.stores(ctx)
 	if err != nil {
 		return err
@@ -69,6 +79,23 @@ func (s *Service) firstStores(ctx context.Context) error {
 		}
 	}
 	return s.measure(ctx)
+}
+
+// WithoutPasswords is a list of servers, separated by commas, as it may be shown.
+func WithoutPasswords(servers string) string {
+	list := strings.Split(servers, ",")
+	for i, server := range list {
+		server = strings.TrimSpace(server)
+		if !strings.Contains(server, "://") { // as the client takes it
+			server = "nats://" + server
+		}
+		if u, err := url.Parse(server); err == nil {
+			list[i] = u.Redacted()
+		} else {
+			list[i] = "a server whose URL cannot be read"
+		}
+	}
+	return strings.Join(list, ",")
 }
 
 // dial makes a connection that lasts for ever and keeps nothing for later: what could not be sent is known at once.
@@ -98,7 +125,7 @@ func (s *Service) dial(purpose string) (*nats.Conn, error) {
 	}, s.cfg.Options...)
 	conn, err := nats.Connect(s.cfg.URL, options...)
 	if err != nil {
-		return nil, fmt.Errorf("connect to NATS at %s: %w", s.cfg.URL, err)
+		return nil, fmt.Errorf("connect to NATS at %s: %w", WithoutPasswords(s.cfg.URL), err)
 	}
 	return conn, nil
 }

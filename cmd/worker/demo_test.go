@@ -69,7 +69,7 @@ func checkDemoTurns(t *testing.T, turns map[string][]demoTurn) {
 		t.Errorf("the hot turn's usage is %+v", u)
 	}
 	disturbed, undisturbed := turns["takeover"][0], turns["streams"][2]
-	if disturbed.Attempt != 2 || disturbed.Resumed == 0 || disturbed.Text != undisturbed.Text {
+	if disturbed.Attempt < 2 || disturbed.Resumed == 0 || disturbed.Text != undisturbed.Text {
 		t.Errorf("attempt %d went on at %d and said %q; undisturbed %q", disturbed.Attempt, disturbed.Resumed, disturbed.Text, undisturbed.Text)
 	}
 }

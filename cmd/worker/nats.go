@@ -4,13 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
-	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
 
 	"github.com/meshnet/node/client"
 	"github.com/meshnet/node/schemas"
+	"github.com/meshnet/node/worker"
 )
 
 // natsFlags say which NATS servers to use, and as whom.
@@ -36,23 +36,6 @@ func (f *natsFlags) url() string {
 		return nats.DefaultURL
 	}
 	return f.NATS
-}
-
-// withoutPasswords is a list of servers as it may be shown.
-func withoutPasswords(servers string) string {
-	list := strings.Split(servers, ",")
-	for i, server := range list {
-		server = strings.TrimSpace(server)
-		if !strings.Contains(server, "://") { // as the client takes it
-			server = "nats://" + server
-		}
-		if u, err := url.Parse(server); err == nil {
-			list[i] = u.Redacted()
-		} else {
-			list[i] = "a server whose URL cannot be read"
-		}
-	}
-	return strings.Join(list, ",")
 }
 
 // options are the flags as the NATS client takes them.
@@ -120,7 +103,7 @@ func (f *natsFlags) connect(env *environment, options []nats.Option) (*nats.Conn
 			r.err = unreadable.Err
 		}
 		if r.err != nil {
-			return nil, fmt.Errorf("cannot connect to NATS at %s: %w; start a worker with `worker run`, or name your servers with --nats", withoutPasswords(f.url()), r.err)
+			return nil, fmt.Errorf("cannot connect to NATS at %s: %w; start a worker with `worker run`, or name your servers with --nats", worker.WithoutPasswords(f.url()), r.err)
 		}
 		return r.nc, nil
 	}

@@ -105,7 +105,7 @@ func (c *runCommand) serve(env *environment, cfg worker.Config) error {
 	}
 	env.status.clear()
 	if started {
-		fmt.Fprintf(env.stderr, "serving %s as node %s on %s; Ctrl-C drains and ends\n", cfg.Model, cfg.Node, withoutPasswords(cfg.URL))
+		fmt.Fprintf(env.stderr, "serving %s as node %s on %s; Ctrl-C drains and ends\n", cfg.Model, cfg.Node, worker.WithoutPasswords(cfg.URL))
 	}
 	select {
 	case <-env.ctx.Done():

@@ -12,6 +12,7 @@ import (
 
 	"github.com/meshnet/node/client"
 	"github.com/meshnet/node/schemas"
+	"github.com/meshnet/node/worker"
 )
 
 // demoMeshOf is a mesh in this process for as long as the test runs.
@@ -112,7 +113,7 @@ func TestThePasswordOfAServerIsNotShown(t *testing.T) {
 		"nats://ann:secret@a:4222, ben:s@b:4222": "nats://ann:xxxxx@a:4222,nats://ben:xxxxx@b:4222",
 		"nats://ann:sec%ret@a":                   "a server whose URL cannot be read",
 	} {
-		if got := withoutPasswords(servers); got != want {
+		if got := worker.WithoutPasswords(servers); got != want {
 			t.Errorf("%s is shown as %s; want %s", servers, got, want)
 		}
 	}
