@@ -39,10 +39,7 @@ func (t *turn) finish(end ending) {
 // conclude writes the outcome, once a completed turn's tokens are out, tells it and acks the request.
 func (t *turn) conclude(end ending) error {
 	if end.Reason == scheduler.Completed {
-		// Who finds the turn done generates nothing again: a crash after the swap must find every token at the server.
-		ctx, cancel := context.WithTimeout(t.ctx, t.s.cfg.Periods.AckWait)
-		defer cancel()
-		if err := t.s.stream.settle(ctx, t.out); err != nil {
+		if err := t.awaitStored(); err != nil {
 			return err
 		}
 	}
@@ -59,6 +56,17 @@ func (t *turn) conclude(end ending) error {
 	t.s.metrics.ended(outcome)
 	t.s.log.Info("turn done", "turn", t.id, "attempt", outcome.Attempt, "reason", outcome.Reason, "cause", outcome.Cause,
 		"prompt_tokens", end.Usage.Prompt, "new_tokens", end.Usage.New, "ms", time.Since(t.claimed).Milliseconds())
+	return nil
+}
+
+// awaitStored waits until the stream has a completed turn's tokens, which nobody could say again once the outcome is written.
+// Past the deadline the outcome matters more.
+func (t *turn) awaitStored() error {
+	ctx, cancel := context.WithTimeout(t.ctx, max(0, t.s.clock.until(t.record().Deadline)))
+	defer cancel()
+	if _, err := t.s.stream.awaitStored(ctx, t.out); err != nil && t.ctx.Err() != nil {
+		return fmt.Errorf("wait for the stream to have a turn's tokens: %w", err)
+	}
 	return nil
 }
 

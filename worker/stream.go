@@ -320,23 +320,6 @@ func (p *publisher) final(ctx context.Context, o *output, data []byte) error {
 	}
 }
 
-// settle waits until the stream has every event of an ended output. It tries again while ctx lasts.
-func (p *publisher) settle(ctx context.Context, o *output) error {
-	for {
-		breaks, err := p.awaitStored(ctx, o)
-		if err != nil {
-			return fmt.Errorf("publish the last tokens: %w", err)
-		}
-		if p.breaks() == breaks {
-			return nil
-		}
-		p.signal() // the tokens come again
-		if !wait(ctx, minPause) {
-			return fmt.Errorf("publish the last tokens: %w", ctx.Err())
-		}
-	}
-}
-
 // keep publishes into a stream, once.
 func (p *publisher) keep(ctx context.Context, subject string, data []byte) error {
 	ctx, cancel := context.WithTimeout(ctx, p.timeout)

@@ -4,12 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -17,172 +14,12 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/meshnet/node/client"
 	"github.com/meshnet/node/internal/goengine"
 	"github.com/meshnet/node/internal/natsserver"
 	"github.com/meshnet/node/internal/natsserver/natsservertest"
 	"github.com/meshnet/node/schemas"
 	"github.com/meshnet/node/worker"
 )
-
-// ear hears all events of a turn, past every proxy.
-type ear struct {
-	b      *bus
-	sub    *nats.Subscription
-	events []schemas.Event
-	tokens int // beyond the last one heard, whatever its attempt
-}
-
-func (b *bus) listen(r client.Request) *ear {
-	b.t.Helper()
-	sub, err := b.conn.SubscribeSync(busPrefix.Tokens(busID(r)))
-	b.check(err)
-	b.check(b.conn.Flush())
-	return &ear{b: b, sub: sub}
-}
-
-func (e *ear) take(msg *nats.Msg) {
-	event, err := schemas.DecodeEvent(msg.Data)
-	e.b.check(err)
-	e.events = append(e.events, event)
-	if t, ok := event.(*schemas.Tokens); ok {
-		e.tokens = max(e.tokens, t.Index+len(t.TokenIDs))
-	}
-}
-
-// until waits for so many tokens.
-func (e *ear) until(tokens int) {
-	e.b.t.Helper()
-	for e.tokens < tokens {
-		msg, err := e.sub.NextMsgWithContext(e.b.ctx)
-		if err != nil {
-			e.b.t.Fatalf("waiting for token %d, %d were heard: %v", tokens, e.tokens, err)
-		}
-		e.take(msg)
-	}
-}
-
-// all takes whatever the server has said by now, and returns the attempt of each event and how many finals there are.
-func (e *ear) all() (attempts []int, finals int) {
-	e.b.t.Helper()
-	e.b.check(e.b.conn.Flush())
-	for {
-		if n, _, err := e.sub.Pending(); err != nil || n == 0 {
-			e.b.check(err)
-			break
-		}
-		msg, err := e.sub.NextMsgWithContext(e.b.ctx)
-		e.b.check(err)
-		e.take(msg)
-	}
-	for _, event := range e.events {
-		attempts = append(attempts, event.EventAttempt())
-		if event.EventKind() == schemas.KindFinal {
-			finals++
-		}
-	}
-	return attempts, finals
-}
-
-// pass lets so many engine calls through.
-func (b *bus) pass(gate *goengine.Gate, calls int) {
-	b.t.Helper()
-	for i := range calls {
-		select {
-		case <-gate.Arrived():
-			gate.Pass()
-		case <-b.ctx.Done():
-			b.t.Fatalf("call %d of %d does not come: the engine waits", i+1, calls)
-		}
-	}
-}
-
-// pending is a turn that a client reads.
-type pending struct {
-	b      *bus
-	req    client.Request
-	result *client.Result
-	resets int
-	err    error
-	done   chan struct{}
-}
-
-// generate begins to read a turn.
-func (b *bus) generate(c *client.Client, req client.Request) *pending {
-	b.t.Helper()
-	stream, err := c.Generate(b.ctx, req)
-	b.check(err)
-	p := &pending{b: b, req: req, done: make(chan struct{}), result: &client.Result{}}
-	go func() {
-		defer close(p.done)
-		for event, err := range stream.Events() {
-			p.err = err
-			switch e := event.(type) {
-			case client.Text:
-				p.result.Text += e.Text
-			case client.Reset:
-				p.resets++
-			case client.Final:
-				p.result.Final = e.Final
-			}
-		}
-	}()
-	b.t.Cleanup(func() {
-		stream.Close()
-		<-p.done
-	})
-	return p
-}
-
-// whole waits for the end of a turn, and checks that its text is the undisturbed one, of which nothing was taken back.
-func (p *pending) whole() schemas.Final {
-	p.b.t.Helper()
-	<-p.done
-	want := undisturbed(p.b.t, p.req)
-	if got := strings.ReplaceAll(p.result.Text, " ", ""); p.err != nil || got != want || p.resets != 0 {
-		p.b.t.Fatalf("turn %s: %v, text taken back %d times, %.200q; undisturbed %.200q", busID(p.req), p.err, p.resets, got, want)
-	}
-	return p.result.Final
-}
-
-// inLane runs a turn in a node's own lane.
-func (b *bus) inLane(node schemas.Node, req client.Request) schemas.Final {
-	b.t.Helper()
-	wire := &schemas.Request{Tenant: busID(req).Tenant, Session: busID(req).Session, Turn: busID(req).Turn, Model: busModel,
-		Nonce: schemas.Must(schemas.ParseNonce("n")), Prompt: &req.Prompt, MaxNewTokens: req.MaxNewTokens}
-	data, err := schemas.Encode(wire)
-	b.check(err)
-	_, err = b.js.Publish(b.ctx, busPrefix.Request(busModel, schemas.NodeLane(node), wire.Tenant), data)
-	b.check(err)
-	stream, err := b.client(b.url).Attach(b.ctx, req.Tenant, req.Session, req.Turn, 0)
-	b.check(err)
-	result, err := stream.Wait()
-	b.check(err)
-	return result.Final
-}
-
-// metric is the value of a worker's counter.
-func (b *bus) metric(w *busWorker, name string) float64 {
-	b.t.Helper()
-	answer := httptest.NewRecorder()
-	w.Handler().ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/metrics", nil))
-	for line := range strings.Lines(answer.Body.String()) {
-		if value, ok := strings.CutPrefix(strings.TrimSpace(line), name+" "); ok {
-			f, err := strconv.ParseFloat(value, 64)
-			b.check(err)
-			return f
-		}
-	}
-	b.t.Fatalf("no metric %s", name)
-	return 0
-}
-
-// decodes is an engine whose decode steps a gate holds.
-func decodes(t *testing.T) *goengine.Gate {
-	gate := goengine.NewGate(goengine.OpDecode)
-	t.Cleanup(gate.Open)
-	return gate
-}
 
 // Another worker has taken over when the one that was cut off returns: it may neither act on the turn nor be of no
 // more use.
@@ -271,7 +108,7 @@ func (c *jammed) Write(data []byte) (int, error) {
 	}
 	c.by.begun.Do(func() { close(c.by.writes) })
 	<-c.by.off
-	return 0, errors.Join(net.ErrClosed, c.Conn.Close()) // it is lost with its connection
+	return 0, errors.Join(net.ErrClosed, c.Close()) // it is lost with its connection
 }
 
 // dialed makes one of a worker's two connections use a dialer.
@@ -319,6 +156,35 @@ func TestHangingTokenConnectionHoldsUpNeitherTheEngineNorTheLease(t *testing.T) 
 		t.Errorf("attempt %d, %v leases lost", final.Attempt, lost)
 	}
 	b.settled(map[schemas.TurnID]schemas.Final{busID(req): final})
+}
+
+// What a worker has not brought into the stream yet when it dies is generated again: the outcome is not written before.
+func TestLastTokensOfATurnAreNotLostWithTheirWorker(t *testing.T) {
+	leakNothing(t)
+	server := natsservertest.Start(t, natsserver.Options{})
+	b := newBus(t, server.ClientURL(), 1)
+	gate, jam := decodes(t), newJam()
+	a := b.worker("a", held(gate), dialed("tokens", jam))
+	release := sync.OnceFunc(func() { close(jam.off) })
+	defer release()
+	req := busRequest("s", 1, 1, 20)
+	heard := b.listen(req)
+	turn := b.generate(b.client(b.url), req)
+	b.pass(gate, 5)
+	heard.until(6)
+	close(jam.on)
+	gate.Open()
+	<-jam.writes
+	b.poll("all is generated", func() bool { return a.engine.KVBytes() == 0 })
+	if r := b.record(busID(req)); r == nil || r.Done != nil {
+		t.Errorf("the ledger says %+v", r)
+	}
+	a.Abort()
+	release()
+	other := b.worker("b")
+	if final := turn.whole(); final.Attempt != 2 || final.Node != other.id {
+		t.Errorf("the final is %+v", final)
+	}
 }
 
 // A peer that is gone without a word (a power cut, a forgotten NAT entry) leaves a connection that looks well.
@@ -479,7 +345,7 @@ func TestSubscriberThatDoesNotReadDisturbsNobody(t *testing.T) {
 	buffer := make([]byte, 1<<20)
 	for {
 		if _, err := slow.Read(buffer); err != nil {
-			if timeout, ok := err.(net.Error); ok && timeout.Timeout() {
+			if errors.Is(err, os.ErrDeadlineExceeded) {
 				t.Error("the slow subscriber was not cut off")
 			}
 			return

@@ -84,11 +84,11 @@ func (b *bus) keepsNodes() bool {
 	}
 	b.check(err)
 	for _, w := range b.workers {
-		if _, err := nodes.Get(b.ctx, w.id.String()); errors.Is(err, jetstream.ErrKeyNotFound) {
+		_, err := nodes.Get(b.ctx, w.id.String())
+		if errors.Is(err, jetstream.ErrKeyNotFound) {
 			return false
-		} else {
-			b.check(err)
 		}
+		b.check(err)
 	}
 	return true
 }
