@@ -111,7 +111,7 @@ func FuzzLedgerRecord(f *testing.F) {
 		if mine {
 			self.Node, self.Boot = rec.Node, rec.Boot
 		}
-		msg := ledger.Message{Seq: seq, PayloadHash: rec.PayloadHash, Deadline: time.UnixMilli(now), Deliveries: 1, LastIndex: -1}
+		msg := ledger.Message{Seq: max(seq, 1), PayloadHash: rec.PayloadHash, Deadline: time.UnixMilli(now), Deliveries: 1, LastIndex: -1}
 		d, c := ledger.Arrive(rec, msg, self, time.UnixMilli(now)), ledger.Cancel(rec)
 		if rec.State == ledger.Done {
 			if d.Action != ledger.Republish || d.Writes || !d.Write.Equal(rec) || c.Step != ledger.CancelTooLate {

@@ -81,7 +81,7 @@ func TestCancelsThatRaceClaimsFinalsAndKillsAgreeWithEveryRecord(t *testing.T) {
 		workers[name] = startWorker(t, url, name, args...)
 	}
 	cases := drawCancels(cancelSeed)
-	kills := &killOrders{names: make(chan string, len(cases)), flying: make(map[*cancelCase]int)}
+	kills := newKillOrders()
 	go func() {
 		defer close(kills.names)
 		runCancels(t, c, natsservertest.Connect(t, url), cases, names, kills)
@@ -107,23 +107,31 @@ func TestCancelsThatRaceClaimsFinalsAndKillsAgreeWithEveryRecord(t *testing.T) {
 	t.Logf("%d kills", killed)
 }
 
-// killOrders are the workers to kill, as far as no turn would lose more than two of them: at the third it may end as one
-// that kills workers. Safe for concurrent use.
+// killOrders are the workers to kill. One that might be the third that some turn loses without a new token in between
+// waits: that turn might rightly end as one that kills workers. Safe for concurrent use.
 type killOrders struct {
 	names chan string
 
-	mu     sync.Mutex          // held while a worker is killed
-	flying map[*cancelCase]int // kills since each turn that has not ended was begun
+	mu     sync.Mutex          // held while a worker is killed; guards what follows
+	flying map[*cancelCase]int // kills since a turn that has not ended was begun, or had its newest token
+	news   *sync.Cond          // of flying
 }
 
-// carryOut says whether it may, and did.
+func newKillOrders() *killOrders {
+	o := &killOrders{names: make(chan string, cancelTurns), flying: make(map[*cancelCase]int)}
+	o.news = sync.NewCond(&o.mu)
+	return o
+}
+
+// carryOut kills a worker as soon as it may, unless all turns have ended by then.
 func (o *killOrders) carryOut(kill func()) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for _, kills := range o.flying {
-		if kills == 2 {
-			return false
-		}
+	for slices.Contains(slices.Collect(maps.Values(o.flying)), 2) {
+		o.news.Wait()
+	}
+	if len(o.flying) == 0 {
+		return false
 	}
 	for k := range o.flying {
 		o.flying[k]++
@@ -132,16 +140,19 @@ func (o *killOrders) carryOut(kill func()) bool {
 	return true
 }
 
-func (o *killOrders) begin(k *cancelCase) {
+// alive says that a turn has begun or has a new token.
+func (o *killOrders) alive(k *cancelCase) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.flying[k] = 0
+	o.news.Signal()
 }
 
 func (o *killOrders) end(k *cancelCase) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	delete(o.flying, k)
+	o.news.Signal()
 }
 
 func drawCancels(seed uint64) []*cancelCase {
@@ -184,7 +195,7 @@ func runCancels(t *testing.T, c *client.Client, nc *nats.Conn, cases []*cancelCa
 
 // run submits the turn, cancels it at its moment and reads it to its end.
 func (k *cancelCase) run(ctx context.Context, c *client.Client, nc *nats.Conn, owner string, kills *killOrders) error {
-	kills.begin(k)
+	kills.alive(k)
 	defer kills.end(k)
 	asked := make(chan error, 1)
 	var once sync.Once
@@ -221,6 +232,7 @@ func (k *cancelCase) run(ctx context.Context, c *client.Client, nc *nats.Conn, o
 		case client.Reset:
 			k.text = k.text[:e.TextBytes]
 		case client.Text:
+			kills.alive(k)
 			k.text += e.Text
 			tokens := e.Index + len(e.TokenIDs)
 			if k.at == atAToken && tokens >= k.token || k.at == atTheLastToken && tokens >= chaosTokens {

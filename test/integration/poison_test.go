@@ -37,7 +37,7 @@ func startToyFleet(t *testing.T, url string, names ...string) *toyFleet {
 		f.mu.Lock()
 		f.ended = true
 		for _, w := range f.workers {
-			w.in.Close() //nolint:errcheck // it has died
+			w.in.Close() // fails where it has died
 		}
 		f.mu.Unlock()
 		keepers.Wait()
@@ -76,7 +76,7 @@ func (f *toyFleet) keep(t *testing.T, url, name string, w *toyWorker) {
 		f.mu.Lock()
 		f.workers[name], f.logs = w, append(f.logs, &w.errors)
 		if f.ended {
-			w.in.Close() //nolint:errcheck // it is to end
+			w.in.Close()
 		}
 		f.mu.Unlock()
 	}
