@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/meshnet/node/hotkv"
 	"github.com/meshnet/node/scheduler"
@@ -30,7 +31,7 @@ func newMetrics(s *Service) *metrics {
 	m := &metrics{registry: prometheus.NewRegistry()}
 	m.makeCounters()
 	m.makeHistograms()
-	m.registry.MustRegister(&telemetryCollector{s})
+	m.registry.MustRegister(&telemetryCollector{s}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	info := prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: namespace, Name: "build_info",
 		Help: "Always 1. Which version runs; after a roll-out all workers should show the same."}, []string{"version"})
 	info.WithLabelValues(s.cfg.Identity.Version).Set(1)
