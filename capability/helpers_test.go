@@ -40,12 +40,7 @@ func ad(node, boot string) *schemas.Advertisement {
 	})
 }
 
-func waitCtx(t testing.TB) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-	t.Cleanup(cancel)
-	return ctx
-}
+var waitCtx = natsservertest.Context
 
 // bed is a server with one connection and the bucket of live nodes.
 type bed struct {
@@ -66,10 +61,7 @@ func newBed(t testing.TB) *bed {
 func (b *bed) connect(t testing.TB) {
 	t.Helper()
 	b.conn = natsservertest.Connect(t, b.server.ClientURL(), nats.ReconnectBufSize(-1))
-	var err error
-	if b.js, err = jetstream.New(b.conn); err != nil {
-		t.Fatal(err)
-	}
+	b.js = natsservertest.JetStream(t, b.conn)
 }
 
 func (b *bed) makeBucket(t testing.TB) {
@@ -163,10 +155,7 @@ func apart(t *testing.T) *bed {
 	t.Helper()
 	server := natsservertest.StartProcess(t, natsserver.Options{})
 	b := &bed{conn: natsservertest.Connect(t, server.URL())}
-	var err error
-	if b.js, err = jetstream.New(b.conn); err != nil {
-		t.Fatal(err)
-	}
+	b.js = natsservertest.JetStream(t, b.conn)
 	if _, err := b.js.AccountInfo(waitCtx(t)); err != nil {
 		t.Fatal(err)
 	}

@@ -31,12 +31,7 @@ var (
 	turn1 = schemas.TurnID{Tenant: schemas.Must(schemas.ParseTenant("acme")), Session: schemas.Must(schemas.ParseSession("s1")), Turn: 1}
 )
 
-func waitCtx(t testing.TB) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-	t.Cleanup(cancel)
-	return ctx
-}
+var waitCtx = natsservertest.Context
 
 // bed is a mesh without workers: stores on a server, and a connection for whoever plays the worker.
 type bed struct {
@@ -53,10 +48,7 @@ func newBed(t testing.TB) *bed {
 func bedOn(t testing.TB, url string, options ...nats.Option) *bed {
 	t.Helper()
 	b := &bed{url: url, conn: natsservertest.Connect(t, url, options...)}
-	var err error
-	if b.js, err = jetstream.New(b.conn); err != nil {
-		t.Fatal(err)
-	}
+	b.js = natsservertest.JetStream(t, b.conn)
 	if err := makeStores(waitCtx(t), b.js); err != nil {
 		t.Fatal(err)
 	}

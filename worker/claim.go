@@ -52,6 +52,17 @@ func (p *places) claimableLocked() bool {
 	return false
 }
 
+// take is a place that is free now, for a look into the own lane; nil if there is none.
+func (p *places) take() *place {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.unclaimedLocked() == 0 {
+		return nil
+	}
+	p.pledged++
+	return &place{of: p}
+}
+
 // hold says that a request came for the place. It is false for a place that was lent, unless there is another one by
 // now: then the request cannot run here.
 func (p *place) hold() bool {

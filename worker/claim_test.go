@@ -60,6 +60,18 @@ func TestFirstPlaceGivenBackIsTheOwnLanes(t *testing.T) {
 	}
 }
 
+func TestLookBorrowsNothing(t *testing.T) {
+	p := newPlaces(2)
+	shared := p.pledge(1)
+	free := p.take()
+	if free == nil || p.take() != nil {
+		t.Fatal("a look took another place than the free one")
+	}
+	if !shared[0].hold() || !free.hold() || p.held != 2 || p.room() != 0 {
+		t.Errorf("%d held, room %d; not 2, 0", p.held, p.room())
+	}
+}
+
 func TestClaimThatIsGivenUpKeepsNoPlaceBack(t *testing.T) {
 	p := newPlaces(1)
 	running := p.pledge(1)[0]

@@ -53,13 +53,9 @@ type mesh struct {
 
 func newMesh(t testing.TB) *mesh {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	t.Cleanup(cancel)
-	m := &mesh{t: t, ctx: ctx, server: natsservertest.Start(t, natsserver.Options{})}
+	m := &mesh{t: t, ctx: natsservertest.Context(t), server: natsservertest.Start(t, natsserver.Options{})}
 	m.conn = natsservertest.Connect(t, m.server.ClientURL())
-	js, err := jetstream.New(m.conn)
-	m.check(err)
-	m.js = js
+	m.js = natsservertest.JetStream(t, m.conn)
 	return m
 }
 
@@ -113,6 +109,15 @@ func (m *mesh) start(name string, changes ...setup) *node {
 	m.t.Cleanup(service.Stop)
 	m.check(part.Ready(m.ctx, service))
 	return &node{service, engine, cfg.Node}
+}
+
+// startGated runs a worker that holds its decode steps until its gate is opened, at the latest when the test ends.
+func (m *mesh) startGated(name string, changes ...setup) (*node, *goengine.Gate) {
+	m.t.Helper()
+	gate := goengine.NewGate(goengine.OpDecode)
+	n := m.start(name, append(changes, gated(gate))...)
+	m.t.Cleanup(gate.Open)
+	return n, gate
 }
 
 // gated holds the decode steps of a worker's engine.
@@ -208,6 +213,14 @@ func (m *mesh) read(id schemas.TurnID) *reader {
 	m.check(err)
 	m.check(m.conn.Flush())
 	return &reader{m: m, id: id, sub: sub}
+}
+
+// follow submits a request and reads what becomes of its turn.
+func (m *mesh) follow(req *schemas.Request, lane schemas.Lane) *reader {
+	m.t.Helper()
+	r := m.read(req.ID())
+	m.submit(req, lane)
+	return r
 }
 
 func (r *reader) next() schemas.Event {

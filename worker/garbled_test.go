@@ -4,7 +4,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/meshnet/node/internal/goengine"
 	"github.com/meshnet/node/schemas"
 )
 
@@ -31,8 +30,7 @@ func TestTurnWhoseRecordIsOverwrittenBeforeItIsClaimedRunsOnce(t *testing.T) {
 	if reply := m.ask(schemas.OpStatus, req.ID()); reply.State != schemas.StateAbsent {
 		t.Errorf("status is %+v", reply)
 	}
-	r := m.read(req.ID())
-	m.submit(req, schemas.AnyLane)
+	r := m.follow(req, schemas.AnyLane)
 	r.whole(req)
 	m.empty()
 	if rec := m.ledger(req.ID()); rec == nil || rec.Done == nil || rec.Done.Reason != schemas.Completed {
@@ -57,8 +55,7 @@ func TestTurnThatHasEndedNeverRunsAgainWhateverBecomesOfItsRecord(t *testing.T) 
 			m := newMesh(t)
 			m.start("n1")
 			req := request("s1", 1, 5)
-			r := m.read(req.ID())
-			m.submit(req, schemas.AnyLane)
+			r := m.follow(req, schemas.AnyLane)
 			want := r.whole(req)
 			m.empty()
 			m.garble(req.ID())
@@ -83,12 +80,9 @@ func TestTurnThatHasEndedNeverRunsAgainWhateverBecomesOfItsRecord(t *testing.T) 
 
 func TestRunningTurnWhoseRecordIsOverwrittenGoesOnAsItsNextAttempt(t *testing.T) {
 	m := newMesh(t)
-	gate := goengine.NewGate(goengine.OpDecode)
-	n := m.start("n1", gated(gate))
-	defer gate.Open()
+	n, gate := m.startGated("n1")
 	req := request("s1", 1, 20)
-	r := m.read(req.ID())
-	m.submit(req, schemas.AnyLane)
+	r := m.follow(req, schemas.AnyLane)
 	m.step(gate, 5)
 	r.untilTokens(6)
 	m.garble(req.ID())
@@ -120,16 +114,13 @@ func TestOverwrittenRecordOfATurnThatNobodyHasIsCancelled(t *testing.T) {
 
 func TestOverwrittenRecordEndsAtTheRequestsDeadline(t *testing.T) {
 	m := newMesh(t)
-	gate := goengine.NewGate(goengine.OpDecode)
-	m.start("n1", gated(gate), slots(1))
-	defer gate.Open()
+	_, gate := m.startGated("n1", slots(1))
 	m.submit(request("busy", 1, 5), schemas.AnyLane)
 	<-gate.Arrived()
 	req := request("s1", 1, 5)
 	req.DeadlineMS = 1
 	m.garble(req.ID())
-	r := m.read(req.ID())
-	m.submit(req, schemas.AnyLane)
+	r := m.follow(req, schemas.AnyLane)
 	passed := time.Now().Add(10 * time.Millisecond)
 	m.poll("the deadline passes", func() bool { return time.Now().After(passed) })
 	gate.Open()

@@ -35,8 +35,7 @@ func TestRequestInANodesOwnLaneRunsThere(t *testing.T) {
 	m.start("n2")
 	for i := range 4 {
 		req := request("s1", schemas.Turn(i), 5)
-		r := m.read(req.ID())
-		m.submit(req, schemas.NodeLane(a.id))
+		r := m.follow(req, schemas.NodeLane(a.id))
 		if final := r.whole(req); final.Node != a.id {
 			t.Errorf("it ran on %s", final.Node)
 		}
@@ -46,16 +45,13 @@ func TestRequestInANodesOwnLaneRunsThere(t *testing.T) {
 
 func TestFullWorkerMovesWhatWaitsInItsOwnLane(t *testing.T) {
 	m := newMesh(t)
-	gate := goengine.NewGate(goengine.OpDecode)
-	full := m.start("n1", gated(gate), slots(1))
-	defer gate.Open()
+	full, gate := m.startGated("n1", slots(1))
 	first := request("s1", 1, 5)
 	m.submit(first, schemas.NodeLane(full.id))
 	<-gate.Arrived()
 	free := m.start("n2")
 	second := request("s2", 1, 5)
-	r := m.read(second.ID())
-	m.submit(second, schemas.NodeLane(full.id))
+	r := m.follow(second, schemas.NodeLane(full.id))
 	if final := r.whole(second); final.Node != free.id {
 		t.Errorf("it ran on %s", final.Node)
 	}
@@ -143,8 +139,7 @@ func TestRequestForAnotherModelLeavesTheNodesLane(t *testing.T) {
 	m.start("n2", func(c *worker.Config, _ *goengine.Config) { c.Model = other })
 	req := request("s1", 1, 5)
 	req.Model = other
-	r := m.read(req.ID())
-	m.submit(req, schemas.NodeLane(n.id))
+	r := m.follow(req, schemas.NodeLane(n.id))
 	if final := r.whole(req); final.Node.String() != "n2" {
 		t.Errorf("it ran on %s", final.Node)
 	}
@@ -158,8 +153,7 @@ func TestLaneOfADeadNodeIsRescued(t *testing.T) {
 	})
 	dead := schemas.Must(schemas.ParseNode("dead"))
 	req := request("s1", 1, 5)
-	r := m.read(req.ID())
-	m.submit(req, schemas.NodeLane(dead))
+	r := m.follow(req, schemas.NodeLane(dead))
 	r.whole(req)
 	m.empty()
 }
@@ -178,8 +172,7 @@ func TestDrainedNodeTakesNothingAndAnUndrainedOneDoes(t *testing.T) {
 		t.Errorf("drain is answered %+v", reply)
 	}
 	req := request("s1", 1, 5)
-	r := m.read(req.ID())
-	m.submit(req, schemas.AnyLane)
+	r := m.follow(req, schemas.AnyLane)
 	if reply := m.ask(schemas.OpStatus, req.ID()); reply.State != schemas.StateAbsent {
 		t.Errorf("status is %+v", reply)
 	}
@@ -211,8 +204,7 @@ func TestDeletedConsumerAndStreamAreMadeAgain(t *testing.T) {
 			return err == nil && eventsErr == nil
 		})
 		req := request("s1", schemas.Turn(turn), 5)
-		r := m.read(req.ID())
-		m.submit(req, schemas.AnyLane)
+		r := m.follow(req, schemas.AnyLane)
 		r.whole(req)
 	}
 }

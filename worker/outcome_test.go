@@ -44,12 +44,9 @@ func (m *mesh) wantOutcome(r *reader, final *schemas.Final, reason schemas.EndRe
 
 func TestCancelOfARunningTurnIsMarkedAndItsOwnerEndsIt(t *testing.T) {
 	m := newMesh(t)
-	gate := goengine.NewGate(goengine.OpDecode)
-	n := m.start("n1", gated(gate))
-	defer gate.Open()
+	n, gate := m.startGated("n1")
 	req := request("s1", 1, 50)
-	r := m.read(req.ID())
-	m.submit(req, schemas.AnyLane)
+	r := m.follow(req, schemas.AnyLane)
 	m.step(gate, 3)
 	r.untilTokens(4)
 	if reply := m.ask(schemas.OpCancel, req.ID()); reply.Outcome != schemas.CancelMarked || !reply.Cancel || reply.State != schemas.StateRunning || reply.Node != n.id {
@@ -92,8 +89,7 @@ func TestCompletedTurnEndsAnUnfinishedCharacterVisibly(t *testing.T) {
 	m := newMesh(t)
 	m.start("n1", inPairs)
 	req := request("s1", 1, 5)
-	r := m.read(req.ID())
-	m.submit(req, schemas.AnyLane)
+	r := m.follow(req, schemas.AnyLane)
 	if final := r.final(); final.Count != 5 || r.fold.Len() != 5 || r.fold.Text() != "éé\ufffd" {
 		t.Errorf("final counts %d; the reader has %d tokens and %q", final.Count, r.fold.Len(), r.fold.Text())
 	}
@@ -101,12 +97,9 @@ func TestCompletedTurnEndsAnUnfinishedCharacterVisibly(t *testing.T) {
 
 func TestCancelledTurnLeavesAnUnfinishedCharacterOutAndCountsItsTokens(t *testing.T) {
 	m := newMesh(t)
-	gate := goengine.NewGate(goengine.OpDecode)
-	m.start("n1", gated(gate), inPairs)
-	defer gate.Open()
+	_, gate := m.startGated("n1", inPairs)
 	req := request("s1", 1, 50)
-	r := m.read(req.ID())
-	m.submit(req, schemas.AnyLane)
+	r := m.follow(req, schemas.AnyLane)
 	m.step(gate, 4) // with that of the prefill, five tokens
 	<-gate.Arrived()
 	r.untilTokens(5)
@@ -141,8 +134,7 @@ func TestStatusTellsWhereATurnStands(t *testing.T) {
 	if reply := m.ask(schemas.OpStatus, req.ID()); reply.State != schemas.StateAbsent {
 		t.Errorf("before: %+v", reply)
 	}
-	r := m.read(req.ID())
-	m.submit(req, schemas.AnyLane)
+	r := m.follow(req, schemas.AnyLane)
 	final := r.final()
 	reply := m.ask(schemas.OpStatus, req.ID())
 	told, err := schemas.Decode[schemas.Final](reply.Final)
@@ -154,16 +146,13 @@ func TestStatusTellsWhereATurnStands(t *testing.T) {
 
 func TestDeadlineThatPassesInTheLaneEndsTheTurnUnclaimed(t *testing.T) {
 	m := newMesh(t)
-	gate := goengine.NewGate(goengine.OpDecode)
-	m.start("n1", gated(gate), slots(1))
-	defer gate.Open()
+	_, gate := m.startGated("n1", slots(1))
 	first := request("s1", 1, 5)
 	m.submit(first, schemas.AnyLane)
 	<-gate.Arrived() // the only slot is taken, and held
 	late := request("s2", 1, 5)
 	late.DeadlineMS = 50
-	r := m.read(late.ID())
-	m.submit(late, schemas.AnyLane)
+	r := m.follow(late, schemas.AnyLane)
 	passed := time.Now().Add(100 * time.Millisecond)
 	m.poll("the deadline passes", func() bool { return time.Now().After(passed) })
 	gate.Open()
@@ -172,9 +161,7 @@ func TestDeadlineThatPassesInTheLaneEndsTheTurnUnclaimed(t *testing.T) {
 
 func TestDeadlineThatPassesWhileTheTurnRunsEndsIt(t *testing.T) {
 	m := newMesh(t)
-	gate := goengine.NewGate(goengine.OpDecode)
-	m.start("n1", gated(gate))
-	defer gate.Open()
+	_, gate := m.startGated("n1")
 	req := request("s1", 1, 400)
 	req.DeadlineMS = 2000 // a busy machine takes that long at times to get it to the engine
 	r := m.read(req.ID())
@@ -190,13 +177,10 @@ func TestDeadlineThatPassesWhileTheTurnRunsEndsIt(t *testing.T) {
 
 func TestTurnEndsWhenItsClientsHeartbeatsStop(t *testing.T) {
 	m := newMesh(t)
-	gate := goengine.NewGate(goengine.OpDecode)
-	m.start("n1", gated(gate))
-	defer gate.Open()
+	_, gate := m.startGated("n1")
 	req := request("s1", 1, 400)
 	req.HeartbeatMS = 150
-	r := m.read(req.ID())
-	m.submit(req, schemas.AnyLane)
+	r := m.follow(req, schemas.AnyLane)
 	<-gate.Arrived()
 	beat, err := schemas.Encode(&schemas.Control{Kind: schemas.ControlHeartbeat})
 	m.check(err)
@@ -228,8 +212,7 @@ func TestInvalidRequestIsRejectedWithItsField(t *testing.T) {
 	} {
 		req := request(strings.ReplaceAll(name, " ", "-"), 1, 5)
 		c.change(req)
-		r := m.read(req.ID())
-		m.submit(req, schemas.AnyLane)
+		r := m.follow(req, schemas.AnyLane)
 		final := r.final()
 		m.wantOutcome(r, final, schemas.Rejected, "", 0)
 		if final.Error.Reason != c.reason || final.Error.Field != c.field {
@@ -267,8 +250,7 @@ func TestRequestWithoutAnIdentityIsDroppedAndNeverDeliveredAgain(t *testing.T) {
 		}
 	}
 	req := request("s1", 1, 5)
-	r := m.read(req.ID())
-	m.submit(req, schemas.AnyLane)
+	r := m.follow(req, schemas.AnyLane)
 	r.whole(req)
 }
 
@@ -291,12 +273,9 @@ func TestUnsupportedRequestIsRejected(t *testing.T) {
 // vllm#10583: the same turn twice is one generation.
 func TestSameTurnTwiceIsOneGenerationAndOneWorkRecord(t *testing.T) {
 	m := newMesh(t)
-	gate := goengine.NewGate(goengine.OpDecode)
-	m.start("n1", gated(gate))
-	defer gate.Open()
+	_, gate := m.startGated("n1")
 	req := request("s1", 1, 8)
-	r := m.read(req.ID())
-	m.submit(req, schemas.AnyLane)
+	r := m.follow(req, schemas.AnyLane)
 	<-gate.Arrived()
 	again := request("s1", 1, 8)
 	again.Nonce = schemas.Must(schemas.ParseNonce("n2"))
@@ -326,8 +305,7 @@ func TestDoneTurnIsAnsweredWithTheSameBytesAgain(t *testing.T) {
 	m := newMesh(t)
 	m.start("n1")
 	req := request("s1", 1, 8)
-	r := m.read(req.ID())
-	m.submit(req, schemas.AnyLane)
+	r := m.follow(req, schemas.AnyLane)
 	first := r.whole(req)
 	m.empty()
 	changed := request("s1", 1, 9) // another payload changes nothing
@@ -365,8 +343,7 @@ func TestCancelsThatRaceClaimsAndEndsHaveOneOutcomeEach(t *testing.T) {
 	m.start("n2")
 	for i := range 30 {
 		req := request(fmt.Sprintf("s%d", i), 1, 1+i%10)
-		r := m.read(req.ID())
-		m.submit(req, schemas.AnyLane)
+		r := m.follow(req, schemas.AnyLane)
 		if i%3 == 1 {
 			r.next()
 		}

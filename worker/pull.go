@@ -13,8 +13,8 @@ import (
 	"github.com/meshnet/node/internal/part"
 )
 
-// puller fetches requests: never more than there are free places. They are given out by two functions (places.pledge for
-// the lane of all, places.claim for this node's own), and there is one that fetches into them (fetch). A worker that is
+// puller fetches requests: never more than there are free places. They are given out by places (pledge for
+// the lane of all, claim and take for this node's own), and there is one function that fetches into them (fetch). A worker that is
 // full remembers by the places' signals that it owes a fetch.
 type puller struct {
 	s     *Service
@@ -81,39 +81,57 @@ func (p *puller) open(ctx context.Context) error {
 	return err
 }
 
-// pullShared fetches from the lane of all whenever there is room.
+// pullShared fetches from the lane of all whenever there is room. Now and then it looks into the own lane first.
 func (p *puller) pullShared(ctx context.Context) error {
+	look := time.NewTicker(p.s.cfg.Periods.LaneSweep)
+	defer look.Stop()
 	for ctx.Err() == nil {
-		n := p.s.places.room()
-		if n == 0 {
+		if p.s.places.room() == 0 {
 			select {
 			case <-p.s.places.freed:
 			case <-ctx.Done():
 			}
 			continue
 		}
-		if _, err := p.fetch(p.shared, p.s.places.pledge(n), p.s.cfg.Periods.FetchExpiry); err != nil {
+		select {
+		case <-look.C:
+			if err := p.lookIntoOwn(); err != nil {
+				return err
+			}
+		default:
+		}
+		if _, err := p.fetch(p.shared, p.s.places.pledge(p.s.places.limit), p.s.cfg.Periods.FetchExpiry); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// pullOwn fetches from the own lane when something was published into it, and looks now and then.
+// lookIntoOwn takes what waits in the own lane without news of it, as far as there is room.
+func (p *puller) lookIntoOwn() error {
+	for left := 1; left > 0; {
+		free := p.s.places.take()
+		if free == nil {
+			return nil
+		}
+		var err error
+		if left, err = p.fetch(p.own, []*place{free}, 0); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// pullOwn fetches from the own lane when something was published into it.
 func (p *puller) pullOwn(ctx context.Context) error {
-	look := time.NewTicker(p.s.cfg.Periods.LaneSweep)
-	defer look.Stop()
 	for {
-		var expiry time.Duration
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-p.hints:
-			expiry = p.s.cfg.Periods.FetchExpiry // the news may come before the stream has the request
-		case <-look.C:
 		}
-		told := time.Now()
-		for came := 1; came > 0; expiry = 0 { // one piece of news may be of several requests
+		told, expiry := time.Now(), p.s.cfg.Periods.FetchExpiry // the news may come before the stream has the request
+		for left := 1; left > 0; expiry = 0 {                   // one piece of news may be of several requests
 			claimed := p.s.places.claim(ctx)
 			if claimed == nil {
 				return nil
@@ -122,7 +140,7 @@ func (p *puller) pullOwn(ctx context.Context) error {
 				expiry = 0 // the stream has had it for long, and it may have been moved
 			}
 			var err error
-			if came, err = p.fetch(p.own, []*place{claimed}, expiry); err != nil {
+			if left, err = p.fetch(p.own, []*place{claimed}, expiry); err != nil {
 				return err
 			}
 		}
@@ -130,9 +148,9 @@ func (p *puller) pullOwn(ctx context.Context) error {
 }
 
 // fetch asks a consumer for as many requests as there are places, and hands over what comes. It waits up to expiry for
-// them; zero takes what is there. A fetch under way is never cancelled: what the server has sent by then would be
+// them; zero takes what is there. It says how many were left behind the last one that came. A fetch under way is never cancelled: what the server has sent by then would be
 // stranded until AckWait.
-func (p *puller) fetch(consumer jetstream.Consumer, pledged []*place, expiry time.Duration) (came int, err error) {
+func (p *puller) fetch(consumer jetstream.Consumer, pledged []*place, expiry time.Duration) (left int, err error) {
 	if len(pledged) == 0 {
 		return 0, nil
 	}
@@ -145,8 +163,11 @@ func (p *puller) fetch(consumer jetstream.Consumer, pledged []*place, expiry tim
 	}
 	if err == nil {
 		for msg := range batch.Messages() {
-			place := pledged[came]
-			came++
+			place := pledged[0]
+			pledged = pledged[1:]
+			if meta, err := msg.Metadata(); err == nil {
+				left = int(meta.NumPending)
+			}
 			if !place.hold() {
 				place = nil // lent to the own lane: another node may have the request at once
 			}
@@ -154,7 +175,7 @@ func (p *puller) fetch(consumer jetstream.Consumer, pledged []*place, expiry tim
 		}
 		err = batch.Error()
 	}
-	for _, place := range pledged[came:] {
+	for _, place := range pledged {
 		place.release()
 	}
 	result := "ok"
@@ -163,9 +184,9 @@ func (p *puller) fetch(consumer jetstream.Consumer, pledged []*place, expiry tim
 	}
 	p.s.metrics.fetches.WithLabelValues(result).Inc()
 	if err != nil {
-		return came, fmt.Errorf("fetch requests: %w", err)
+		return left, fmt.Errorf("fetch requests: %w", err)
 	}
-	return came, nil
+	return left, nil
 }
 
 // sweep empties the own lane while there is no room here.

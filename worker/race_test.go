@@ -49,15 +49,13 @@ func TestTurnOnAHungEngineFailsAsStalled(t *testing.T) {
 	begun, until := make(chan struct{}), make(chan struct{})
 	n.engine.Inject(goengine.Fault{Kind: goengine.FaultHang, Slot: goengine.AnySlot, After: 3, Times: 1, In: goengine.OpDecode, Begun: begun, Until: until})
 	req := request("s1", 1, 50)
-	r := m.read(req.ID())
-	m.submit(req, schemas.AnyLane)
+	r := m.follow(req, schemas.AnyLane)
 	<-begun
 	final := r.final()
 	close(until)
 	m.wantOutcome(r, final, schemas.Failed, schemas.CauseStalled, 1)
 	next := request("s2", 1, 5)
-	nr := m.read(next.ID())
-	m.submit(next, schemas.AnyLane)
+	nr := m.follow(next, schemas.AnyLane)
 	nr.whole(next)
 }
 

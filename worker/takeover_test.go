@@ -35,12 +35,9 @@ func (r *reader) starts() (starts []*schemas.Started) {
 // A generation longer than AckWait is delivered once.
 func TestLongGenerationIsNotDeliveredAgain(t *testing.T) {
 	m := newMesh(t)
-	gate := goengine.NewGate(goengine.OpDecode)
-	m.start("n1", gated(gate))
-	defer gate.Open()
+	_, gate := m.startGated("n1")
 	req := request("s1", 1, 8)
-	r := m.read(req.ID())
-	m.submit(req, schemas.AnyLane)
+	r := m.follow(req, schemas.AnyLane)
 	<-gate.Arrived()
 	began := time.Now()
 	m.start("n2") // which would take it if it were delivered again
@@ -98,12 +95,9 @@ func TestWorkersNeverHoldMoreThanTheyCanRun(t *testing.T) {
 
 func TestKilledWorkersTurnIsGoneOnWithByAnother(t *testing.T) {
 	m := newMesh(t)
-	gate := goengine.NewGate(goengine.OpDecode)
-	first := m.start("n1", gated(gate))
-	defer gate.Open()
+	first, gate := m.startGated("n1")
 	req := request("s1", 1, 20)
-	r := m.read(req.ID())
-	m.submit(req, schemas.AnyLane)
+	r := m.follow(req, schemas.AnyLane)
 	m.step(gate, 5)
 	r.untilTokens(6)
 	first.Abort()
@@ -126,12 +120,9 @@ func TestKilledWorkersTurnIsGoneOnWithByAnother(t *testing.T) {
 // What is too long to replay is prefilled, and the stream goes on where it was.
 func TestTakeoverBeyondReplayMaxPrefillsTheTokensFound(t *testing.T) {
 	m := newMesh(t)
-	gate := goengine.NewGate(goengine.OpDecode)
-	first := m.start("n1", gated(gate))
-	defer gate.Open()
+	first, gate := m.startGated("n1")
 	req := request("s1", 1, 20)
-	r := m.read(req.ID())
-	m.submit(req, schemas.AnyLane)
+	r := m.follow(req, schemas.AnyLane)
 	m.step(gate, 5)
 	r.untilTokens(6)
 	first.Abort()
@@ -149,12 +140,9 @@ func TestTakeoverBeyondReplayMaxPrefillsTheTokensFound(t *testing.T) {
 
 func TestTakeoverOnAnotherModelStartsAtZero(t *testing.T) {
 	m := newMesh(t)
-	gate := goengine.NewGate(goengine.OpDecode)
-	first := m.start("n1", gated(gate))
-	defer gate.Open()
+	first, gate := m.startGated("n1")
 	req := request("s1", 1, 12)
-	r := m.read(req.ID())
-	m.submit(req, schemas.AnyLane)
+	r := m.follow(req, schemas.AnyLane)
 	m.step(gate, 5)
 	r.untilTokens(6)
 	first.Abort()
@@ -172,12 +160,9 @@ func TestTakeoverOnAnotherModelStartsAtZero(t *testing.T) {
 
 func TestTakeoverWithoutTheEventsStartsAtZero(t *testing.T) {
 	m := newMesh(t)
-	gate := goengine.NewGate(goengine.OpDecode)
-	first := m.start("n1", gated(gate))
-	defer gate.Open()
+	first, gate := m.startGated("n1")
 	req := request("s1", 1, 12)
-	r := m.read(req.ID())
-	m.submit(req, schemas.AnyLane)
+	r := m.follow(req, schemas.AnyLane)
 	m.step(gate, 5)
 	r.untilTokens(6)
 	first.Abort()
@@ -216,8 +201,7 @@ func TestTurnThatKillsItsWorkersFailsAfterThree(t *testing.T) {
 	final := r.final()
 	m.wantOutcome(r, final, schemas.Failed, schemas.CauseWorkerLost, 1)
 	healthy := request("healthy", 1, 5)
-	h := m.read(healthy.ID())
-	m.submit(healthy, schemas.AnyLane)
+	h := m.follow(healthy, schemas.AnyLane)
 	h.whole(healthy)
 }
 
@@ -227,8 +211,7 @@ func TestDrainedWorkerHandsItsTurnOver(t *testing.T) {
 	first := m.start("n1", gated(gate), func(c *worker.Config, _ *goengine.Config) { c.DrainTimeout = -1 })
 	defer gate.Open()
 	req := request("s1", 1, 20)
-	r := m.read(req.ID())
-	m.submit(req, schemas.AnyLane)
+	r := m.follow(req, schemas.AnyLane)
 	m.step(gate, 5)
 	r.untilTokens(6)
 	m.start("n2")
@@ -257,8 +240,7 @@ func TestDrainedWorkersOwnLaneIsHandedOverToo(t *testing.T) {
 	first := m.start("n1", gated(gate), unhurried)
 	defer gate.Open()
 	req := request("s1", 1, 400)
-	r := m.read(req.ID())
-	m.submit(req, schemas.NodeLane(first.id))
+	r := m.follow(req, schemas.NodeLane(first.id))
 	m.step(gate, 5)
 	r.untilTokens(6)
 	stopped := make(chan struct{})
@@ -322,9 +304,7 @@ func TestStoppedAndStartedWorkerStrandsNothing(t *testing.T) {
 // A redelivery of a request whose session is well here changes nothing.
 func TestLiveSessionAdoptsARedeliveryOfItsRequest(t *testing.T) {
 	m := newMesh(t)
-	gate := goengine.NewGate(goengine.OpDecode)
-	n := m.start("n1", gated(gate))
-	defer gate.Open()
+	n, gate := m.startGated("n1")
 	req := request("s1", 1, 12)
 	r := m.read(req.ID())
 	seq := m.submit(req, schemas.AnyLane)
@@ -342,12 +322,9 @@ func TestLiveSessionAdoptsARedeliveryOfItsRequest(t *testing.T) {
 
 func TestServerRestartUnderATurnLosesNothing(t *testing.T) {
 	m := newMesh(t)
-	gate := goengine.NewGate(goengine.OpDecode)
-	n := m.start("n1", gated(gate))
-	defer gate.Open()
+	n, gate := m.startGated("n1")
 	req := request("s1", 1, 12)
-	r := m.read(req.ID())
-	m.submit(req, schemas.AnyLane)
+	r := m.follow(req, schemas.AnyLane)
 	m.step(gate, 5)
 	r.untilTokens(6)
 	m.check(m.server.Restart())
@@ -359,20 +336,16 @@ func TestServerRestartUnderATurnLosesNothing(t *testing.T) {
 	m.empty()
 	m.onlyWork(req.ID())
 	next := request("s1", 2, 5)
-	nr := m.read(next.ID())
-	m.submit(next, schemas.AnyLane)
+	nr := m.follow(next, schemas.AnyLane)
 	nr.whole(next)
 }
 
 // The cancel that won before the owner died binds whoever takes the turn over.
 func TestCancelledTurnOfADeadWorkerEndsAtItsTakeover(t *testing.T) {
 	m := newMesh(t)
-	gate := goengine.NewGate(goengine.OpDecode)
-	first := m.start("n1", gated(gate))
-	defer gate.Open()
+	first, gate := m.startGated("n1")
 	req := request("s1", 1, 20)
-	r := m.read(req.ID())
-	m.submit(req, schemas.AnyLane)
+	r := m.follow(req, schemas.AnyLane)
 	m.step(gate, 5)
 	r.untilTokens(6)
 	first.Abort()
@@ -391,12 +364,9 @@ func TestCancelledTurnOfADeadWorkerEndsAtItsTakeover(t *testing.T) {
 // A request that a dead node was running in its own lane is rescued too, and goes on.
 func TestTurnOfADeadNodesLaneIsRescuedAndGoneOnWith(t *testing.T) {
 	m := newMesh(t)
-	gate := goengine.NewGate(goengine.OpDecode)
-	first := m.start("n1", gated(gate))
-	defer gate.Open()
+	first, gate := m.startGated("n1")
 	req := request("s1", 1, 20)
-	r := m.read(req.ID())
-	m.submit(req, schemas.NodeLane(first.id))
+	r := m.follow(req, schemas.NodeLane(first.id))
 	m.step(gate, 5)
 	r.untilTokens(6)
 	first.Abort()
@@ -419,8 +389,7 @@ func TestTokensLostWithTheConnectionAreSentAgain(t *testing.T) {
 	n := m.start("n1", gated(gate), func(c *worker.Config, _ *goengine.Config) { c.URL, c.Periods.AckWait = proxy.URL(), 20*time.Second })
 	defer gate.Open()
 	req := request("s1", 1, 30)
-	r := m.read(req.ID())
-	m.submit(req, schemas.AnyLane)
+	r := m.follow(req, schemas.AnyLane)
 	m.step(gate, 3)
 	r.untilTokens(4)
 	proxy.Stall(natsservertest.ToServer) // what is sent now is lost
@@ -445,8 +414,7 @@ func TestSecondTurnInTheNodesLaneIsHot(t *testing.T) {
 	n := m.start("n1")
 	first := request("s1", 1, 5)
 	first.Keep = true
-	r := m.read(first.ID())
-	m.submit(first, schemas.AnyLane)
+	r := m.follow(first, schemas.AnyLane)
 	if final := r.whole(first); !final.Kept || final.Node != n.id {
 		t.Fatalf("final is %+v", final)
 	}

@@ -10,8 +10,7 @@ func TestRequestBecomesStartedTokensFinalWorkRecordAndAck(t *testing.T) {
 	m := newMesh(t)
 	n := m.start("n1")
 	req := request("s1", 1, 12)
-	r := m.read(req.ID())
-	m.submit(req, schemas.AnyLane)
+	r := m.follow(req, schemas.AnyLane)
 	final := r.whole(req)
 	started, ok := r.events[0].(*schemas.Started)
 	if !ok || started.Attempt != 1 || started.Node != n.id || started.ResumeIndex != 0 || started.PromptTokens != len(*req.Prompt) || !started.Exact {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/meshnet/node/internal/natsserver"
 )
@@ -62,6 +63,24 @@ func Connect(t testing.TB, url string, options ...nats.Option) *nats.Conn {
 		<-closed
 	})
 	return conn
+}
+
+// Context ends when the test does, or after as long as a test waits for what a server should do soon.
+func Context(t testing.TB) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// JetStream is a connection's, with the library's defaults.
+func JetStream(t testing.TB, conn *nats.Conn) jetstream.JetStream {
+	t.Helper()
+	js, err := jetstream.New(conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return js
 }
 
 // poll asks again and again until what was waited for has come, and fails the test if it does not. It is for
