@@ -16,7 +16,7 @@ func TestTurnThatOnlyWaitedToBeAloneIsNotPoison(t *testing.T) {
 	third.Abort()
 	busy.Open()
 
-	last, gate := m.startGated("n4", goengine.OpPrefill)
+	last, gate := m.startGatedAt(goengine.OpPrefill, "n4")
 	m.arrived(gate)
 	gate.Open()
 	l.whole(long)
@@ -45,15 +45,6 @@ func TestTurnThatWaitsToBeAloneIsCancelled(t *testing.T) {
 	m.wantOutcome(u, final, schemas.Cancelled, "", 1)
 }
 
-// startGated starts a worker whose engine stops before each call of a kind.
-func (m *mesh) startGated(name string, op goengine.Op, changes ...setup) (*node, *goengine.Gate) {
-	m.t.Helper()
-	gate := goengine.NewGate(op)
-	n := m.start(name, append(changes, gated(gate))...)
-	m.t.Cleanup(gate.Open) // before the worker is stopped, which waits for its engine
-	return n, gate
-}
-
 func (m *mesh) arrived(gate *goengine.Gate) {
 	m.t.Helper()
 	select {
@@ -67,14 +58,14 @@ func (m *mesh) arrived(gate *goengine.Gate) {
 // returns that worker and the gate before its decode steps.
 func (m *mesh) untilItWaits(unlucky, other *schemas.Request) (third *node, busy *goengine.Gate) {
 	m.t.Helper()
-	first, gate := m.startGated("n1", goengine.OpPrefill)
+	first, gate := m.startGatedAt(goengine.OpPrefill, "n1")
 	m.submit(unlucky, schemas.AnyLane)
 	m.arrived(gate)
 	first.Abort()
 	gate.Open()
-	second, gate := m.startGated("n2", goengine.OpPrefill, slots(1)) // so that it takes nothing else
+	second, gate := m.startGatedAt(goengine.OpPrefill, "n2", slots(1)) // so that it takes nothing else
 	m.arrived(gate)
-	third, busy = m.startGated("n3", goengine.OpDecode)
+	third, busy = m.startGated("n3")
 	m.submit(other, schemas.AnyLane)
 	m.arrived(busy)
 	second.Abort()

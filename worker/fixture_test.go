@@ -114,9 +114,15 @@ func (m *mesh) start(name string, changes ...setup) *node {
 // startGated runs a worker that holds its decode steps until its gate is opened, at the latest when the test ends.
 func (m *mesh) startGated(name string, changes ...setup) (*node, *goengine.Gate) {
 	m.t.Helper()
-	gate := goengine.NewGate(goengine.OpDecode)
+	return m.startGatedAt(goengine.OpDecode, name, changes...)
+}
+
+// startGatedAt is startGated for calls of any kind.
+func (m *mesh) startGatedAt(op goengine.Op, name string, changes ...setup) (*node, *goengine.Gate) {
+	m.t.Helper()
+	gate := goengine.NewGate(op)
 	n := m.start(name, append(changes, gated(gate))...)
-	m.t.Cleanup(gate.Open)
+	m.t.Cleanup(gate.Open) // before the worker is stopped, which waits for its engine
 	return n, gate
 }
 

@@ -63,7 +63,7 @@ func TestLongGenerationIsNotDeliveredAgain(t *testing.T) {
 // nats.go#1929: with a short AckWait, more requests than slots must wait in the stream, not in workers.
 func TestWorkersNeverHoldMoreThanTheyCanRun(t *testing.T) {
 	m := newMesh(t)
-	short := func(c *worker.Config, e *goengine.Config) { c.Periods.AckWait, e.Slots = time.Second, 2 }
+	short := func(c *worker.Config, e *goengine.Config) { c.Periods.AckWait, e.Slots = 2*time.Second, 2 }
 	a, b := m.start("n1", short), m.start("n2", short)
 	var readers []*reader
 	var requests []*schemas.Request

@@ -37,7 +37,7 @@ type Hash [32]byte
 type Record struct {
 	State State
 
-	// Rev is the store's revision of the record as read, 0 for an absent one. In a record that shall be
+	// Rev is the store's revision of the record as read, 0 for an absent one (or that of one which could not be read). In a record that shall be
 	// written it is the revision to replace: 0 asks for Create. It is no part of the content.
 	Rev uint64
 
