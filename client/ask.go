@@ -58,8 +58,12 @@ func (c *Client) ask(ctx context.Context, op schemas.TurnOp, id schemas.TurnID) 
 			return standing, nil
 		case ctx.Err() != nil:
 			return nil, ctx.Err()
-		case errors.As(err, &refused), errors.As(err, &unreadable):
+		case errors.As(err, &unreadable), errors.As(err, &refused) && refused.RetryAfterMS == 0:
 			return nil, fmt.Errorf("client: %s of turn %s: %w", op, id, err)
+		case refused != nil: // the ledger did not answer that worker
+			wait = max(wait, time.Duration(refused.RetryAfterMS)*time.Millisecond)
+		}
+		switch {
 		case c.clock.Now().Add(wait).After(until), errors.Is(err, nats.ErrConnectionClosed):
 			return nil, fmt.Errorf("client: %w", &UnreachableError{ID: id, Doing: string(op), Err: err})
 		}

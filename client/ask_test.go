@@ -91,6 +91,21 @@ func TestWorkersRefusalIsATypedError(t *testing.T) {
 	}
 }
 
+func TestAnswerThatSaysAskAgainIsAskedAgain(t *testing.T) {
+	b := newBed(t)
+	asked := 0
+	b.answer(t, func(*schemas.TurnRequest) *schemas.TurnReply {
+		if asked++; asked < 3 {
+			return &schemas.TurnReply{Error: &schemas.ErrorDetail{Message: "the ledger did not answer", RetryAfterMS: 2}}
+		}
+		return done(completed(1, 3))
+	})
+	got, err := b.connect(t).Status(waitCtx(t), "acme", "s1", 1)
+	if err != nil || got.State != schemas.StateDone || asked != 3 {
+		t.Errorf("%+v, %v after %d questions", got, err, asked)
+	}
+}
+
 func TestAnswerThatCannotBeReadIsATypedError(t *testing.T) {
 	b := newBed(t)
 	_, err := b.conn.Subscribe(mesh.Turns(), func(msg *nats.Msg) { _ = msg.Respond([]byte{0xc1}) })
