@@ -18,7 +18,6 @@ const (
 // output is what one attempt of a turn has to say. The fields of the first two parts are guarded by publisher.mu; those
 // of the last belong to the publisher's goroutine.
 type output struct {
-	number  uint64 // given by the publisher
 	subject string
 	attempt int
 	lease   *lease // nothing is said once it is lost
@@ -38,7 +37,6 @@ type output struct {
 	breaks    uint64        // which one that was
 	published int           // events
 	stored    int           // how many of them were confirmed
-	moved     time.Time     // when there was last nothing to be confirmed, or something was
 	progress  chan struct{} // closed and made again when all is confirmed, and at a break
 
 	pieces      []string // text of each token converted so far

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -21,7 +20,8 @@ import (
 // publisher sends the events of all live turns, in order, through a connection of their own. The goroutine that
 // drives the engine only appends to outputs and signals; run alone publishes.
 //
-// The stream of events confirms each event, because the server that took one may die before it has passed it on. At a
+// The stream of events confirms them, because the server that took one may die before it has passed it on. One confirmation
+// is asked for in each round, by its last event; they come in order, so that one which is missing is seen. At a
 // break (the connection or the stream was made anew, a publish failed, or a confirmation did not come) all outputs begin anew: readers
 // know an index twice. It is from the first token on, because the stream is kept in memory, and may have been lost with
 // what it had confirmed.
@@ -33,21 +33,40 @@ type publisher struct {
 	every   time.Duration // between two looks for one that is missing
 	failed  func(kind string)
 
-	inbox  string        // for confirmations: followed by an output's number, and that of the last break
+	inbox  string        // for confirmations: followed by a round's number
 	wake   chan struct{} // has room for one
-	down   bool          // the last publish failed; belongs to run
 	faults atomic.Uint64 // breaks that were none of the connection's
 
+	// What follows belongs to run.
+	down   bool      // the last publish failed
+	rounds uint64    // that said something
+	held   *nats.Msg // the newest event of the round under way: if nothing follows, it asks for the confirmation
+	spoken []*output // in the round under way
+
 	mu       sync.Mutex // guards what follows, and the first parts of every output
-	outputs  map[uint64]*output
-	newest   uint64        // number of an output
-	patience time.Duration // with a confirmation: doubles from timeout with each that is missed, so that a slow server gets not more to do
+	outputs  map[*output]struct{}
 	dirty    map[*output]struct{}
+	broken   uint64         // breaks that the outputs were rewound for
+	awaited  []confirmation // in the order of their rounds
+	patience time.Duration  // with a confirmation: doubles from timeout with each that is missed, so that a slow server gets not more to do
+}
+
+// confirmation is the answer that a round waits for.
+type confirmation struct {
+	round  uint64
+	asked  time.Time
+	covers []coverage
+}
+
+// coverage is how many events of an output are stored when a round is.
+type coverage struct {
+	of     *output
+	events int
 }
 
 func newPublisher(conn *nats.Conn, js jetstream.JetStream, store string, p Periods, failed func(kind string)) *publisher {
 	return &publisher{conn: conn, js: js, store: store, timeout: p.Request, patience: p.Request, every: p.Confirm, failed: failed, inbox: conn.NewInbox(),
-		wake: make(chan struct{}, 1), outputs: map[uint64]*output{}, dirty: map[*output]struct{}{}}
+		wake: make(chan struct{}, 1), outputs: map[*output]struct{}{}, dirty: map[*output]struct{}{}}
 }
 
 func (p *publisher) signal() {
@@ -60,16 +79,14 @@ func (p *publisher) signal() {
 func (p *publisher) add(o *output) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.newest++
-	o.number = p.newest
-	p.outputs[o.number] = o
+	p.outputs[o], o.breaks = struct{}{}, p.broken
 }
 
 func (p *publisher) remove(o *output) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	o.closed = true
-	delete(p.outputs, o.number)
+	delete(p.outputs, o)
 	delete(p.dirty, o)
 }
 
@@ -112,7 +129,7 @@ func (p *publisher) keepalive(o *output, silence time.Duration) (next time.Durat
 
 // run publishes until ctx ends.
 func (p *publisher) run(ctx context.Context) {
-	confirmations, err := p.conn.Subscribe(p.inbox+".*.*", p.confirmed)
+	confirmations, err := p.conn.Subscribe(p.inbox+".*", p.confirmed)
 	if err != nil {
 		return // the connection is closed
 	}
@@ -149,43 +166,45 @@ func (p *publisher) lost() {
 	p.signal()
 }
 
-// confirmed takes the stream's answer to an event.
+// confirmed takes the stream's answer to a round.
 func (p *publisher) confirmed(msg *nats.Msg) {
-	number, breaks, _ := strings.Cut(msg.Subject[len(p.inbox)+1:], ".")
-	n, err1 := strconv.ParseUint(number, 10, 64)
-	b, err2 := strconv.ParseUint(breaks, 10, 64)
+	round, err := strconv.ParseUint(msg.Subject[len(p.inbox)+1:], 10, 64)
 	var ack struct {
 		Stream string `json:"stream"`
 		Seq    uint64 `json:"seq"`
 	}
-	if err := errors.Join(err1, err2, json.Unmarshal(msg.Data, &ack)); err != nil || ack.Stream != p.store || ack.Seq == 0 {
+	if err := errors.Join(err, json.Unmarshal(msg.Data, &ack)); err != nil || ack.Stream != p.store || ack.Seq == 0 {
 		return // nobody stores events now: the confirmation will be missed
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	o := p.outputs[n]
-	if o == nil || o.breaks != b || o.stored >= o.published {
-		return
+	if len(p.awaited) == 0 || p.awaited[0].round != round {
+		return // of before a break; or the one before is missing, and with it perhaps its events
 	}
-	o.stored++
-	o.moved, p.patience = time.Now(), p.timeout
-	if o.stored == o.published {
-		o.tell()
+	for _, c := range p.awaited[0].covers {
+		if c.of.stored = c.events; c.of.stored == c.of.published {
+			c.of.tell()
+		}
 	}
+	p.awaited = p.awaited[1:]
+	p.patience = p.timeout
 }
 
 // mostPatience is how many times as long as usual a confirmation may take at last.
 const mostPatience = 4
 
-// overdue says whether a confirmation has not come in time.
+// overdue says whether a confirmation that somebody needs has not come in time.
 func (p *publisher) overdue() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, o := range p.outputs {
-		if o.stored < o.published && time.Since(o.moved) > p.patience && o.lease.valid() {
-			p.patience = min(2*p.patience, mostPatience*p.timeout)
-			return true
+	for len(p.awaited) > 0 && time.Since(p.awaited[0].asked) > p.patience {
+		for _, c := range p.awaited[0].covers {
+			if !c.of.closed && c.of.lease.valid() {
+				p.patience = min(2*p.patience, mostPatience*p.timeout)
+				return true
+			}
 		}
+		p.awaited = p.awaited[1:]
 	}
 	return false
 }
@@ -195,10 +214,24 @@ func (p *publisher) round() {
 	if p.down {
 		return
 	}
-	breaks := p.breaks()
+	for _, o := range p.due(p.breaks()) {
+		if err := p.speak(o); err != nil {
+			p.fail()
+			return
+		}
+	}
+	if err := p.close(); err != nil {
+		p.fail()
+	}
+}
+
+// due are the outputs that have something to say: all of them after a break.
+func (p *publisher) due(breaks uint64) []*output {
 	p.mu.Lock()
-	for _, o := range p.outputs {
-		if o.breaks != breaks {
+	defer p.mu.Unlock()
+	if p.broken != breaks {
+		p.broken, p.awaited = breaks, nil
+		for o := range p.outputs {
 			o.rewind(breaks)
 			p.dirty[o] = struct{}{}
 		}
@@ -208,22 +241,32 @@ func (p *publisher) round() {
 		work = append(work, o)
 	}
 	clear(p.dirty)
-	p.mu.Unlock()
-	for i, o := range work {
-		if err := p.speak(o); err != nil {
-			p.failed("token")
-			p.down = true
-			p.faults.Add(1) // the library may have dropped what it had taken before, too
-			p.mu.Lock()
-			for _, o := range work[i:] {
-				if !o.closed {
-					p.dirty[o] = struct{}{}
-				}
-			}
-			p.mu.Unlock()
-			return
-		}
+	return work
+}
+
+// fail makes the next round begin anew: the library may also have dropped what it had taken before.
+func (p *publisher) fail() {
+	p.failed("token")
+	p.down, p.held, p.spoken = true, nil, nil
+	p.faults.Add(1)
+}
+
+// close ends a round: its last event asks for the confirmation of them all.
+func (p *publisher) close() error {
+	if p.held == nil {
+		return nil
 	}
+	msg := p.held
+	p.rounds++
+	c := confirmation{round: p.rounds, asked: time.Now(), covers: make([]coverage, 0, len(p.spoken))}
+	p.mu.Lock() // before it is sent: the answer may be quick
+	for _, o := range p.spoken {
+		c.covers = append(c.covers, coverage{o, o.published})
+	}
+	p.awaited = append(p.awaited, c)
+	p.mu.Unlock()
+	p.held, p.spoken = nil, p.spoken[:0]
+	return p.conn.PublishRequest(msg.Subject, p.inbox+"."+strconv.FormatUint(c.round, 10), msg.Data)
 }
 
 // speak publishes what one output has to say.
@@ -287,16 +330,19 @@ func send[E encodable](p *publisher, o *output, event E) error {
 	if err != nil {
 		return err
 	}
-	p.mu.Lock() // before it is sent: the answer may be quick
-	now := time.Now()
-	if o.stored == o.published {
-		o.moved = now
-	}
+	p.mu.Lock()
 	o.published++
-	o.lastSpoke = now
-	reply := fmt.Sprintf("%s.%d.%d", p.inbox, o.number, o.breaks)
+	o.lastSpoke = time.Now()
 	p.mu.Unlock()
-	return p.conn.PublishRequest(o.subject, reply, data)
+	before := p.held
+	p.held = &nats.Msg{Subject: o.subject, Data: data}
+	if n := len(p.spoken); n == 0 || p.spoken[n-1] != o {
+		p.spoken = append(p.spoken, o)
+	}
+	if before == nil {
+		return nil
+	}
+	return p.conn.Publish(before.Subject, before.Data)
 }
 
 // final publishes a turn's final after all its tokens, and waits until the stream has it. It tries again while
