@@ -56,10 +56,10 @@ func (s *Scheduler) park(t *turn) {
 func (s *Scheduler) end(t *turn) {
 	if t.waiting() {
 		s.leaveQueue(t)
-		s.dropSaved(t)
 	} else {
 		s.deactivate(t)
 	}
+	s.dropSaved(t)
 	if t.tookHot && !t.kept {
 		// What the session had kept went into this turn and is lost with it.
 		s.dispose(s.hot.Invalidate(t.key.SessionKey()))
