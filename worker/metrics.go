@@ -160,15 +160,17 @@ func (m *metrics) ended(o ledger.Outcome) { m.sessions.WithLabelValues(o.Reason,
 type telemetryCollector struct{ s *Service }
 
 var (
-	activeDesc = prometheus.NewDesc(namespace+"_active_sessions", "Sessions that hold a place among the active ones.", nil, nil)
-	queueDesc  = prometheus.NewDesc(namespace+"_queue_depth", "Turns accepted here that wait for their KV to fit or for an earlier turn of their session.", nil, nil)
-	kvDesc     = prometheus.NewDesc(namespace+"_kv_bytes", "KV bytes, by state. reserved near budget means that the node is full; hot is given up for active sessions.", []string{"state"}, nil)
-	hotDesc    = prometheus.NewDesc(namespace+"_hot_lookups_total", "Look-ups of a session's kept KV, by result. Many evicted ones ask for a larger hot budget.", []string{"result"}, nil)
+	activeDesc    = prometheus.NewDesc(namespace+"_active_sessions", "Sessions that hold a place among the active ones.", nil, nil)
+	queueDesc     = prometheus.NewDesc(namespace+"_queue_depth", "Turns accepted here that wait for their KV to fit or for an earlier turn of their session.", nil, nil)
+	suspendedDesc = prometheus.NewDesc(namespace+"_suspended_sessions", "Turns accepted here that gave their place to another tenant's, and go on later.", nil, nil)
+	suspendsDesc  = prometheus.NewDesc(namespace+"_suspensions_total", "Times that a session gave its place to another tenant's. A steady rate means that tenants contend for slots.", nil, nil)
+	kvDesc        = prometheus.NewDesc(namespace+"_kv_bytes", "KV bytes, by state. reserved near budget means that the node is full; hot is given up for active sessions; suspended is saved for sessions that go on later.", []string{"state"}, nil)
+	hotDesc       = prometheus.NewDesc(namespace+"_hot_lookups_total", "Look-ups of a session's kept KV, by result. Many evicted ones ask for a larger hot budget.", []string{"result"}, nil)
 )
 
 // Describe implements prometheus.Collector.
 func (c *telemetryCollector) Describe(out chan<- *prometheus.Desc) {
-	for _, desc := range []*prometheus.Desc{activeDesc, queueDesc, kvDesc, hotDesc} {
+	for _, desc := range []*prometheus.Desc{activeDesc, queueDesc, suspendedDesc, suspendsDesc, kvDesc, hotDesc} {
 		out <- desc
 	}
 }
@@ -184,7 +186,10 @@ func (c *telemetryCollector) Collect(out chan<- prometheus.Metric) {
 	gauge(kvDesc, t.KVTotalBytes, "used")
 	gauge(kvDesc, t.KVReservedBytes, "reserved")
 	gauge(kvDesc, t.HotBytes, "hot")
+	gauge(kvDesc, t.SuspendedBytes, "suspended")
 	gauge(kvDesc, t.KVBudgetBytes, "budget")
+	gauge(suspendedDesc, int64(t.SuspendedSessions))
+	out <- prometheus.MustNewConstMetric(suspendsDesc, prometheus.CounterValue, float64(t.SuspensionsTotal))
 	count := func(value int64, result string) {
 		out <- prometheus.MustNewConstMetric(hotDesc, prometheus.CounterValue, float64(value), result)
 	}

@@ -215,7 +215,7 @@ func (t *turn) submit() {
 	}
 }
 
-// request is what the scheduler gets.
+// request is what the scheduler gets. The caller holds mu.
 func (t *turn) request() scheduler.Request {
 	return scheduler.Request{
 		Tenant:       t.key.Tenant,
@@ -228,6 +228,8 @@ func (t *turn) request() scheduler.Request {
 		Keep:         t.req.Keep,
 		RequireHot:   t.req.RequireHot,
 		Replay:       t.plan.replay,
+		Deadline:     time.Now().Add(t.s.clock.until(t.held.Deadline)),
+		Priority:     t.req.Priority,
 	}
 }
 
