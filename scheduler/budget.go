@@ -29,6 +29,7 @@ type NodeBudget struct {
 
 const (
 	defaultScratchPerSession = 1 << 20
+	savedOverhead            = 64 << 10 // of a saved state, beside its KV
 	defaultQueueDepth        = 64
 	defaultOvertakings       = 16
 )
@@ -44,7 +45,7 @@ func DefaultBudget(f Facts) NodeBudget {
 		ScratchBytesPerSession: defaultScratchPerSession,
 		ScratchBudgetBytes:     int64(slots) * defaultScratchPerSession,
 		HotBudgetBytes:         int64(slots) * slotBytes,
-		SuspendBudgetBytes:     int64(slots) * slotBytes,
+		SuspendBudgetBytes:     int64(slots) * (slotBytes + savedOverhead),
 		MaxActiveSessions:      slots,
 		MaxQueueDepth:          defaultQueueDepth,
 		MaxBatchSize:           slots,
