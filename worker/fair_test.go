@@ -1,7 +1,9 @@
 package worker_test
 
 import (
+	"fmt"
 	"testing"
+	"time"
 
 	"github.com/meshnet/node/internal/goengine"
 	"github.com/meshnet/node/scheduler"
@@ -56,4 +58,122 @@ func TestPriorityOrdersATenantsTurnsAtANode(t *testing.T) {
 	if low, high := l.whole(low), h.whole(high); low.Timings.QueuedMS <= high.Timings.QueuedMS {
 		t.Errorf("the low one waited %v ms, the high one %v", low.Timings.QueuedMS, high.Timings.QueuedMS)
 	}
+}
+
+// The request of a tenant that has nothing here comes before those of a tenant that floods the lane, and is given the slot of a session
+// that has run long enough; that goes on afterwards, and its readers notice nothing.
+func TestTenantWithoutATurnPassesAFlood(t *testing.T) {
+	m := newMesh(t)
+	decoded, held, goOn := 0, make(chan struct{}), make(chan struct{})
+	n := m.start("n1", slots(1), func(c *worker.Config, e *goengine.Config) {
+		c.Periods.Guests = 20 * time.Millisecond
+		e.OnCall = func(call goengine.Call) {
+			if call.Op != goengine.OpDecode {
+				return
+			}
+			if decoded++; decoded == 100 { // more than a quantum
+				close(held)
+				<-goOn
+			}
+		}
+	})
+	long := request("long", 1, 300)
+	l := m.read(long.ID())
+	m.submit(long, schemas.AnyLane)
+	<-held
+	var flood []*schemas.Request
+	for i := range 20 {
+		req := request(fmt.Sprint("flood", i), 1, 4)
+		flood = append(flood, req)
+		m.submit(req, schemas.AnyLane)
+	}
+	guest := request("guest", 1, 8)
+	guest.Tenant = schemas.Must(schemas.ParseTenant("quiet"))
+	g := m.read(guest.ID())
+	m.submit(guest, schemas.AnyLane)
+	m.poll("the guest is in the scheduler's queue", func() bool { return m.counter(n, `meshnet_admissions_total{reason="queued"}`) == 1 })
+	for _, req := range flood {
+		if rec := m.ledger(req.ID()); rec != nil {
+			t.Errorf("turn %s was claimed before the guest", req.ID())
+		}
+	}
+	close(goOn)
+	g.whole(guest)
+	if final := l.whole(long); final.Attempt != 1 {
+		t.Errorf("the session that gave way ended in attempt %d", final.Attempt)
+	}
+	m.empty()
+	for _, req := range flood {
+		if work := m.onlyWork(req.ID()); work.Reason != schemas.Completed {
+			t.Errorf("turn %s ended %s", req.ID(), work.Reason)
+		}
+	}
+	if guests, suspensions := m.counter(n, "meshnet_guests_total"), m.counter(n, "meshnet_suspensions_total"); guests != 1 || suspensions != 1 {
+		t.Errorf("%v guests, %v suspensions, want 1 each", guests, suspensions)
+	}
+}
+
+// One tenant alone is never looked past: nothing is delivered twice.
+func TestFloodOfOneTenantIsDeliveredOnce(t *testing.T) {
+	m := newMesh(t)
+	n, gate := m.startGated("n1", goengine.OpDecode, slots(1), func(c *worker.Config, _ *goengine.Config) { c.Periods.Guests = time.Millisecond })
+	var flood []*schemas.Request
+	for i := range 10 {
+		req := request(fmt.Sprint("flood", i), 1, 20)
+		flood = append(flood, req)
+		m.submit(req, schemas.AnyLane)
+	}
+	m.arrived(gate)
+	gate.Open()
+	m.empty()
+	if n := m.counter(n, "meshnet_redeliveries_total"); n != 0 {
+		t.Errorf("%v redeliveries", n)
+	}
+	for _, req := range flood {
+		m.onlyWork(req.ID())
+	}
+}
+
+// A second request of a guest's tenant, passed over while the first one ran, is found again once that has ended.
+func TestGuestsOfATenantComeOneAfterTheOther(t *testing.T) {
+	m := newMesh(t)
+	n, gate := m.startGated("n1", goengine.OpDecode, slots(1), func(c *worker.Config, _ *goengine.Config) { c.Periods.Guests = 10 * time.Millisecond })
+	long := request("long", 1, 400)
+	m.submit(long, schemas.AnyLane)
+	m.arrived(gate)
+	gate.Pass()
+	flood := []*schemas.Request{request("flood1", 1, 4), request("flood2", 1, 4)}
+	for _, req := range flood {
+		m.submit(req, schemas.AnyLane)
+	}
+	var readers []*reader
+	var guests []*schemas.Request
+	for i := range 3 {
+		req := request(fmt.Sprint("guest", i), 1, 4)
+		req.Tenant = schemas.Must(schemas.ParseTenant("quiet"))
+		guests, readers = append(guests, req), append(readers, m.read(req.ID()))
+		m.submit(req, schemas.AnyLane)
+	}
+	// step lets the engine decode until so many sessions are suspended.
+	step := func(suspended float64) {
+		for m.counter(n, "meshnet_suspended_sessions") != suspended {
+			m.arrived(gate)
+			gate.Pass()
+		}
+	}
+	for i := range guests {
+		m.poll("a guest waits", func() bool { return m.counter(n, `meshnet_admissions_total{reason="queued"}`) == float64(i+1) })
+		step(1)
+		step(0)
+	}
+	for _, req := range flood {
+		if rec := m.ledger(req.ID()); rec != nil {
+			t.Errorf("turn %s was claimed before all guests", req.ID())
+		}
+	}
+	gate.Open()
+	for i, r := range readers {
+		r.whole(guests[i])
+	}
+	m.empty()
 }

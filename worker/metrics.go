@@ -18,7 +18,7 @@ type metrics struct {
 
 	admissions, sessions, tokens, fetches, moves, publishErrors, guardRejects *prometheus.CounterVec
 
-	redeliveries, takeovers, leasesLost, reconnects, duplicates, terminated, stalls prometheus.Counter
+	redeliveries, takeovers, leasesLost, reconnects, duplicates, terminated, stalls, guests prometheus.Counter
 
 	occupancy, firstToken, interToken, queue prometheus.Histogram
 	ticks                                    *prometheus.HistogramVec
@@ -69,12 +69,13 @@ func (m *metrics) makeCounters() {
 	m.moves = m.counters("moves_total", "Requests moved to another lane, by cause. Many full ones mean that hot sessions outgrow their nodes.", "cause")
 	m.publishErrors = m.counters("publish_errors_total", "Failed publishes, by kind. Each is tried again; a rising rate means a sick connection.", "kind")
 	m.guardRejects = m.counters("guard_rejects_total", "Payloads refused before or while they were decoded, by reason. Somebody sends what is no message of the mesh.", "reason")
-	m.redeliveries = m.counter("redeliveries_total", "Requests delivered more than once. Some follow every crash; a steady rate without crashes means that leases are not kept.")
+	m.redeliveries = m.counter("redeliveries_total", "Requests delivered more than once. Some follow every crash, and every guest; a steady rate without either means that leases are not kept.")
 	m.takeovers = m.counter("takeovers_total", "Turns gone on with after another worker, or an earlier start of this one, was lost.")
 	m.leasesLost = m.counter("leases_lost_total", "Turns given up because their lease was lost. The node could not reach its servers for AckWait, or paused for that long.")
 	m.reconnects = m.counter("nats_reconnects_total", "Times that the control connection was made anew.")
 	m.duplicates = m.counter("duplicate_requests_total", "Copies of a turn's request with another payload, which change nothing. A client reuses turn numbers.")
 	m.terminated = m.counter("terminated_requests_total", "Requests dropped because nobody can tell whose they are.")
+	m.guests = m.counter("guests_total", "Requests taken by a full worker for tenants that had no turn here. A steady rate means that some tenants flood the mesh.")
 	m.stalls = m.counter("pull_stalls_total", "Times that requests waited, there was room, and no fetch reached the consumer. Pulling was then begun anew.")
 }
 

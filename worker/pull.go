@@ -14,7 +14,7 @@ import (
 )
 
 // puller fetches requests: never more than there are free places. Room is one function (places.room), and there is one
-// place that fetches into it (fetch). A worker that is full remembers by the places' signal that it owes a fetch.
+// place that fetches into it (fetch). Beyond them there is room for guests, to whom others give way (pullGuests). A worker that is full remembers by the places' signal that it owes a fetch.
 type puller struct {
 	s     *Service
 	hints chan struct{} // has room for one: something was published into this node's own lane
@@ -60,6 +60,7 @@ func (p *puller) run(ctx context.Context) error {
 	}
 	fail(p.pullOwn)
 	fail(p.pullShared)
+	fail(p.pullGuests)
 	fail(p.sweep)
 	fail(p.watch)
 	<-ctx.Done()
