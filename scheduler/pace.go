@@ -56,7 +56,7 @@ func (p *paces) least(now time.Time, promptTokens, steps, grid int) time.Duratio
 // checkPace refuses a turn whose whole generation cannot be over by its deadline even if it ran alone from now on. What is hot of
 // its prompt takes no time, and what an earlier attempt began is gone on with.
 func (s *Scheduler) checkPace(t *turn) *Decision {
-	if t.req.Deadline.IsZero() || len(t.req.Replay) > 0 {
+	if t.req.Deadline.IsZero() || t.req.Continued || len(t.req.Replay) > 0 {
 		return nil
 	}
 	prompt := len(t.req.Prompt)

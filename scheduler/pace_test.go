@@ -113,9 +113,14 @@ func TestTurnThatIsGoneOnWithIsNotRefusedForItsDeadline(t *testing.T) {
 	r := measured(t)
 	req := within(r, request("s", 2, 48, 21), 100*time.Millisecond)
 	req.Replay = baseline(t, small(), request("s", 2, 48, 21))[:3]
-	if d := r.submit(req); d.Reason != scheduler.Admitted {
-		t.Errorf("%s, want admitted", d)
+	prefilled := within(r, request("u", 2, 48, 21), 100*time.Millisecond)
+	prefilled.Continued = true
+	for _, req := range []scheduler.Request{req, prefilled} {
+		if d := r.submit(req); d.Reason != scheduler.Admitted {
+			t.Errorf("%s, want admitted", d)
+		}
 	}
 	r.finish()
 	r.wantEnd(key("s", 1), scheduler.Failed, "deadline")
+	r.wantEnd(key("u", 1), scheduler.Failed, "deadline")
 }

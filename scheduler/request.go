@@ -58,6 +58,9 @@ type Request struct {
 	// evaluated by forced rows of the decode batch, and are not reported as new.
 	Replay []Token
 
+	// Continued: an earlier attempt began the turn. It is not refused for a deadline that is out of reach, as one with Replay is not.
+	Continued bool
+
 	Deadline time.Time // of the scheduler's clock; zero is none
 	Priority int       // among its tenant's turns, higher first; [MinPriority, MaxPriority]
 

@@ -113,6 +113,27 @@ func TestTenantWithoutATurnPassesAFlood(t *testing.T) {
 	}
 }
 
+// Its saved KV does not come back: the turn is taken over like any whose worker was lost, and its readers get every token once.
+func TestTurnWhoseSavedKVIsLostIsTakenOver(t *testing.T) {
+	m := newMesh(t)
+	n, gate := m.startGated("n1", goengine.OpDecode, slots(1), func(c *worker.Config, _ *goengine.Config) { c.Periods.Guests = 10 * time.Millisecond })
+	n.engine.Inject(goengine.Fault{Kind: goengine.FaultRestore, Slot: goengine.AnySlot, Times: 1})
+	long, guest := request("long", 1, 300), request("guest", 1, 8)
+	guest.Tenant = schemas.Must(schemas.ParseTenant("quiet"))
+	l, g := m.read(long.ID()), m.read(guest.ID())
+	m.submit(long, schemas.AnyLane)
+	m.arrived(gate)
+	m.submit(guest, schemas.AnyLane)
+	m.poll("the guest waits", func() bool { return m.counter(n, `meshnet_admissions_total{reason="queued"}`) == 1 })
+	gate.Open()
+	g.whole(guest)
+	if final := l.whole(long); final.Attempt != 2 {
+		t.Errorf("it ended in attempt %d, want 2", final.Attempt)
+	}
+	m.empty()
+	m.onlyWork(long.ID())
+}
+
 // One tenant alone is never looked past: nothing is delivered twice.
 func TestFloodOfOneTenantIsDeliveredOnce(t *testing.T) {
 	m := newMesh(t)
