@@ -82,17 +82,21 @@ func benchEngine(b *testing.B) *llama.Engine {
 	return engine
 }
 
-// benchMesh is a server, a worker and a client of it.
+// benchMesh is a server, a worker of the story model and a client of it.
 func benchMesh(b *testing.B) *client.Client {
-	server := natsservertest.Start(b, natsserver.Options{})
-	service, err := worker.New(worker.Config{
-		URL: server.ClientURL(), Node: schemas.Must(schemas.ParseNode("bench")), Model: schemas.Must(schemas.ParseModel(models.StoryName)),
-		Engine: benchEngine(b),
+	return meshOf(b, worker.Config{
+		Model: schemas.Must(schemas.ParseModel(models.StoryName)), Engine: benchEngine(b),
 		Text: worker.Text{Tokenize: story.TokenizeWithin, NewStream: func() worker.TextStream {
 			return story.NewTextStream()
 		}},
-		Log: slog.New(slog.DiscardHandler),
 	})
+}
+
+// meshOf is a server, a worker and a client of it.
+func meshOf(b *testing.B, cfg worker.Config) *client.Client {
+	server := natsservertest.Start(b, natsserver.Options{})
+	cfg.URL, cfg.Node, cfg.Log = server.ClientURL(), schemas.Must(schemas.ParseNode("bench")), slog.New(slog.DiscardHandler)
+	service, err := worker.New(cfg)
 	if err != nil {
 		b.Fatal(err)
 	}
