@@ -87,6 +87,7 @@ func telemetry(m *Moment) schemas.Telemetry {
 		CompletedSessions: t.CompletedSessions, CancelledSessions: t.CancelledSessions,
 		FailedSessions: t.FailedSessions, CacheMissSessions: t.CacheMissSessions,
 
+		SuspendedSessions: t.SuspendedSessions, SuspendedBytes: t.SuspendedBytes, SuspensionsTotal: t.SuspensionsTotal,
 		HotSessions: t.HotSessions, HotBytes: t.HotBytes, HotHitsTotal: t.HotHitsTotal, HotMissesTotal: counts(t.HotMissesTotal),
 
 		Ticks: t.Ticks, LastTickAgeMS: t.LastTickAgeMS, Threads: t.Threads,

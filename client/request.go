@@ -31,6 +31,8 @@ type Request struct {
 	Deadline  time.Duration // for the whole turn; 0 is 10 minutes, at most an hour
 	Heartbeat time.Duration // the turn ends if this client is silent for so long; 0: it goes on without
 
+	Priority int // among the tenant's own turns that wait at a node: higher first, in [-8, 8]
+
 	RetryQuota bool // where the tenant has too many requests, try again until the deadline
 }
 
@@ -38,7 +40,7 @@ type Request struct {
 func (r *Request) wire() (*schemas.Request, error) {
 	w := &schemas.Request{
 		Turn: schemas.Turn(r.Turn), Epoch: r.Epoch, TokenIDs: r.TokenIDs, Special: r.Special,
-		MaxNewTokens: r.MaxNewTokens, Sampling: r.Sampling, Keep: r.Keep, RequireHot: r.RequireHot,
+		MaxNewTokens: r.MaxNewTokens, Sampling: r.Sampling, Keep: r.Keep, RequireHot: r.RequireHot, Priority: r.Priority,
 		Nonce: schemas.Must(schemas.ParseNonce(rand.Text())),
 	}
 	id, err := turnID(r.Tenant, r.Session, r.Turn)

@@ -7,6 +7,7 @@ import "C"
 
 import (
 	"fmt"
+	"slices"
 	"time"
 	"unsafe"
 
@@ -35,6 +36,11 @@ func (e *Engine) Open(slot int, s scheduler.Sampling, history []scheduler.Token)
 		return fmt.Errorf("slot %d: %s", slot, errText(&cerr))
 	}
 	return nil
+}
+
+// Reopen implements scheduler.Engine. To a penalty a token of the prompt is as one that was chosen.
+func (e *Engine) Reopen(slot int, s scheduler.Sampling, history, yielded []scheduler.Token) error {
+	return e.Open(slot, s, slices.Concat(history, yielded))
 }
 
 func tokenPtr(tokens []scheduler.Token) *C.int32_t {

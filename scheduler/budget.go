@@ -12,6 +12,7 @@ type NodeBudget struct {
 	ScratchBytesPerSession int64 // activation scratch of one active session
 	ScratchBudgetBytes     int64 // of all active sessions
 	HotBudgetBytes         int64 // KV of idle sessions, parked and saved; 0 keeps none
+	SuspendBudgetBytes     int64 // saved KV of sessions that gave their place to another tenant; 0 suspends none
 
 	MaxActiveSessions int // sessions that hold a slot at once
 	MaxQueueDepth     int // turns that wait; 0 refuses what cannot run at once
@@ -28,6 +29,7 @@ type NodeBudget struct {
 
 const (
 	defaultScratchPerSession = 1 << 20
+	savedOverhead            = 64 << 10 // of a saved state, beside its KV
 	defaultQueueDepth        = 64
 	defaultOvertakings       = 16
 )
@@ -43,6 +45,7 @@ func DefaultBudget(f Facts) NodeBudget {
 		ScratchBytesPerSession: defaultScratchPerSession,
 		ScratchBudgetBytes:     int64(slots) * defaultScratchPerSession,
 		HotBudgetBytes:         int64(slots) * slotBytes,
+		SuspendBudgetBytes:     int64(slots) * (slotBytes + savedOverhead),
 		MaxActiveSessions:      slots,
 		MaxQueueDepth:          defaultQueueDepth,
 		MaxBatchSize:           slots,
@@ -62,6 +65,7 @@ func (b NodeBudget) Validate() error {
 		{"scratch_bytes_per_session", b.ScratchBytesPerSession, 1},
 		{"scratch_budget_bytes", b.ScratchBudgetBytes, 1},
 		{"hot_budget_bytes", b.HotBudgetBytes, 0},
+		{"suspend_budget_bytes", b.SuspendBudgetBytes, 0},
 		{"max_active_sessions", int64(b.MaxActiveSessions), 1},
 		{"max_queue_depth", int64(b.MaxQueueDepth), 0},
 		{"max_batch_size", int64(b.MaxBatchSize), 1},

@@ -23,7 +23,7 @@ func (s *Scheduler) decode() {
 	}
 	s.callEngine()
 	results := s.engine.Decode(s.rows)
-	s.engineReturned()
+	s.engineStepped(&s.paces.steps[len(batch)])
 	if len(results) != len(batch) {
 		detail := fmt.Sprintf("engine returned %d results for a batch of %d", len(results), len(batch))
 		for _, t := range batch {
@@ -32,6 +32,7 @@ func (s *Scheduler) decode() {
 		return
 	}
 	for i, t := range batch {
+		s.charge(t, 1)
 		if s.evaluated(t, &results[i], OutcomeToken) {
 			t.pos++
 			s.yield(t, &results[i])

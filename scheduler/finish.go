@@ -1,10 +1,6 @@
 package scheduler
 
-import (
-	"slices"
-
-	"github.com/meshnet/node/hotkv"
-)
+import "github.com/meshnet/node/hotkv"
 
 // stop marks a turn. One that waits leaves at once, an active one at the next tick boundary.
 func (s *Scheduler) stop(t *turn, v verdict) bool {
@@ -61,16 +57,12 @@ func (s *Scheduler) end(t *turn) {
 	if t.waiting() {
 		s.leaveQueue(t)
 	} else {
-		i := slices.Index(s.active, t)
-		s.active = slices.Delete(s.active, i, i+1)
-		s.reserved -= t.reserved
-		if t.slot >= 0 && !t.kept {
-			s.soil(t.slot, slotDirty)
-		}
-		if t.tookHot && !t.kept {
-			// What the session had kept went into this turn and is lost with it.
-			s.dispose(s.hot.Invalidate(t.key.SessionKey()))
-		}
+		s.deactivate(t)
+	}
+	s.dropSaved(t)
+	if t.tookHot && !t.kept {
+		// What the session had kept went into this turn and is lost with it.
+		s.dispose(s.hot.Invalidate(t.key.SessionKey()))
 	}
 	t.phase = phaseEnded
 	s.unlink(t)

@@ -43,6 +43,10 @@ func (s *Scheduler) openTurn(t *turn) error {
 	if t.marked() {
 		return nil
 	}
+	if !t.opened.IsZero() {
+		s.resume(t)
+		return nil
+	}
 	entry, miss, ok := s.claim(t)
 	if !ok {
 		return nil

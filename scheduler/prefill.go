@@ -1,9 +1,12 @@
 package scheduler
 
+import "slices"
+
 // idlePrefillChunks is how many chunks a tick prefills while nobody decodes.
 const idlePrefillChunks = 4
 
-// prefill evaluates chunks of prompts, oldest session first, within the tick's bound; one chunk is always allowed.
+// prefill evaluates chunks of prompts, tenants by their rounds and the turns of each in the order of before, within the tick's
+// bound; one chunk is always allowed.
 func (s *Scheduler) prefill() {
 	for chunks, tokens := 0, 0; ; chunks++ {
 		t := s.nextToPrefill()
@@ -23,6 +26,8 @@ func (s *Scheduler) prefill() {
 // engine that costs at least a decode step, however short it is.
 func (s *Scheduler) mayPrefill(chunks, tokens int) bool {
 	switch {
+	case s.newcomer():
+		return false
 	case s.budget.MaxPrefillTokensPerTick > 0:
 		return tokens <= s.budget.MaxPrefillTokensPerTick
 	case s.report.Occupancy > 0:
@@ -31,13 +36,34 @@ func (s *Scheduler) mayPrefill(chunks, tokens int) bool {
 	return chunks <= idlePrefillChunks
 }
 
-func (s *Scheduler) nextToPrefill() *turn {
+// newcomer says whether someone waits for the next tick, which gives out slots: a turn that has a place, or one for which a session
+// can be suspended.
+func (s *Scheduler) newcomer() bool {
 	for _, t := range s.active {
-		if t.phase == phasePrefill && !t.marked() {
-			return t
+		if t.phase == phaseOpening && !t.marked() {
+			return true
 		}
 	}
-	return nil
+	for _, t := range s.queue {
+		if t.account.active == 0 && s.startable(t) && s.victimFor(t) != nil {
+			return true
+		}
+	}
+	return false
+}
+
+func (s *Scheduler) nextToPrefill() (next *turn) {
+	s.markWanting(func(t *turn) bool { return t.phase == phasePrefill })
+	a := s.next()
+	if a == nil {
+		return nil
+	}
+	for _, t := range s.active {
+		if t.account == a && t.phase == phasePrefill && !t.marked() && (next == nil || before(t, next)) {
+			next = t
+		}
+	}
+	return next
 }
 
 // nextChunk is the prompt's next part, up to the next position on the grid whatever else goes on.
@@ -54,11 +80,17 @@ func (s *Scheduler) nextChunk(t *turn) Chunk {
 func (s *Scheduler) prefillChunk(t *turn, chunk Chunk) {
 	s.callEngine()
 	result := s.engine.Prefill(chunk)
-	s.engineReturned()
 	n := len(chunk.Tokens)
+	if n == s.facts.PrefillChunk {
+		s.engineStepped(&s.paces.chunk)
+	} else {
+		s.engineReturned()
+	}
 	if result.Outcome == OutcomeNone || result.Outcome == OutcomeToken {
 		s.report.PrefillTokens += n
 		t.prefilled += n
+		t.account.passed = 0
+		s.charge(t, n)
 	}
 	want := OutcomeNone
 	if chunk.Last {
@@ -68,7 +100,7 @@ func (s *Scheduler) prefillChunk(t *turn, chunk Chunk) {
 		return
 	}
 	t.pos += n
-	if last := len(s.report.Prefilled) - 1; last < 0 || s.report.Prefilled[last] != t.key { // a session's chunks of one tick are adjacent
+	if !slices.Contains(s.report.Prefilled, t.key) {
 		s.report.Prefilled = append(s.report.Prefilled, t.key)
 	}
 	if chunk.Last {

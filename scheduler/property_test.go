@@ -20,6 +20,8 @@ type machine struct {
 	epochs   map[string]uint64
 	accepted map[scheduler.TurnKey]scheduler.Request
 	spoiled  map[scheduler.TurnKey]bool // cancelled, superseded or late: it may end early
+
+	suspendBudget int64
 }
 
 func newMachine(t *rapid.T) *machine {
@@ -27,21 +29,25 @@ func newMachine(t *rapid.T) *machine {
 		EOGBias: -1000, Layers: 1, Dim: 16, Heads: 2, KVHeads: 1, FFN: 16,
 		Mode:  rapid.SampledFrom([]goengine.Mode{goengine.Attention, goengine.Window, goengine.Recurrent}).Draw(t, "mode"),
 		Exact: rapid.Bool().Draw(t, "exact"), Window: 16}
-	r := newRig(t, cfg, budget(func(b *scheduler.NodeBudget) {
+	m := &machine{cfg: cfg, turns: map[string]uint64{}, epochs: map[string]uint64{},
+		accepted: map[scheduler.TurnKey]scheduler.Request{}, spoiled: map[scheduler.TurnKey]bool{}}
+	m.rig = newRig(t, cfg, budget(func(b *scheduler.NodeBudget) {
 		slot := b.KVBudgetBytes / int64(cfg.Slots)
 		b.KVBudgetBytes = slot + rapid.Int64Range(0, b.KVBudgetBytes).Draw(t, "kv budget")
 		b.HotBudgetBytes = rapid.Int64Range(0, 3*slot).Draw(t, "hot budget")
+		b.SuspendBudgetBytes = rapid.Int64Range(0, 3*slot).Draw(t, "suspend budget")
 		b.MaxQueueDepth = rapid.IntRange(0, 6).Draw(t, "depth")
 		b.MaxBatchSize = rapid.IntRange(1, 5).Draw(t, "batch")
 		b.MaxOvertakings = rapid.IntRange(0, 3).Draw(t, "overtakings")
 		b.MaxPrefillTokensPerTick = rapid.SampledFrom([]int{0, 1, 20}).Draw(t, "prefill")
+		m.suspendBudget = b.SuspendBudgetBytes
 	}))
-	return &machine{rig: r, cfg: cfg, turns: map[string]uint64{}, epochs: map[string]uint64{},
-		accepted: map[scheduler.TurnKey]scheduler.Request{}, spoiled: map[scheduler.TurnKey]bool{}}
+	return m
 }
 
 func (m *machine) submitAny(t *rapid.T) {
-	session := fmt.Sprintf("s%d", rapid.IntRange(0, 5).Draw(t, "session"))
+	number := rapid.IntRange(0, 5).Draw(t, "session")
+	session := fmt.Sprintf("s%d", number)
 	n := rapid.IntRange(1, 40).Draw(t, "prompt")
 	// Prompts share long prefixes, so that kept KV is reused in part.
 	req := request(session, rapid.IntRange(0, 1).Draw(t, "seed"), n, rapid.IntRange(1, 12).Draw(t, "new"))
@@ -49,6 +55,8 @@ func (m *machine) submitAny(t *rapid.T) {
 		tokens := req.Prompt
 		req = lazily(req, func() ([]scheduler.Token, error) { return tokens, nil })
 	}
+	req.Tenant = fmt.Sprintf("t%d", number%4)
+	req.Priority = rapid.IntRange(-1, 1).Draw(t, "priority")
 	req.Turn = m.turns[session] + 1
 	req.Epoch = m.epochs[session]
 	req.Keep = rapid.Bool().Draw(t, "keep")
@@ -104,6 +112,9 @@ func (m *machine) check(t *rapid.T) {
 	tele := m.sched.Telemetry()
 	if tele.KVReservedBytes > tele.KVBudgetBytes || tele.ActiveSessions > m.sched.ActiveCap() || tele.HotBytes < 0 || tele.KVReservedBytes < 0 {
 		t.Fatalf("bounds: %+v", tele)
+	}
+	if tele.SuspendedBytes > m.suspendBudget || tele.SuspendedSessions > tele.QueueDepth {
+		t.Fatalf("%d bytes of %d suspended sessions, the budget is %d", tele.SuspendedBytes, tele.SuspendedSessions, m.suspendBudget)
 	}
 	if live := tele.ActiveSessions + tele.QueueDepth; live != m.sched.Pending() || live+len(m.ends) != len(m.accepted) {
 		t.Fatalf("%d live, %d pending, %d ended, %d accepted", live, m.sched.Pending(), len(m.ends), len(m.accepted))

@@ -2,32 +2,41 @@ package scheduler
 
 import "slices"
 
-// promote makes queued turns active while there is room, oldest first. A turn whose KV does not fit yet
-// may be overtaken by later ones that fit, but only MaxOvertakings times: then everything behind it waits,
-// and the room it needs gathers.
+// promote makes queued turns active while there is room: tenants in the order of promotionOrder, the turns of each in the order of
+// before. A turn whose KV does not fit yet may be overtaken by later ones that fit, but only MaxOvertakings times: then
+// everything behind it waits, and the room it needs gathers.
 func (s *Scheduler) promote() {
-	blocked := s.blocked[:0]
-	for i := 0; i < len(s.queue) && s.freePlaces() > 0; {
-		t := s.queue[i]
-		switch {
-		case !s.startable(t):
-			i++
-		case s.fits(t):
-			s.queue = slices.Delete(s.queue, i, i+1)
-			for _, b := range blocked {
-				b.overtaken++
-			}
-			s.activate(t)
-		default:
-			blocked = append(blocked, t)
-			i++
-		}
-		if slices.ContainsFunc(blocked, s.patienceSpent) {
+	for s.freePlaces() > 0 && len(s.queue) > 0 {
+		t := s.nextToPromote()
+		if t == nil {
 			break
 		}
+		s.activate(t)
 	}
-	clear(blocked)
-	s.blocked = blocked[:0]
+	clear(s.blocked)
+	s.blocked = s.blocked[:0]
+}
+
+// nextToPromote is the first turn that fits, nil if there is none. It counts for those before it that they were overtaken.
+func (s *Scheduler) nextToPromote() *turn {
+	s.blocked = s.blocked[:0]
+	for _, a := range s.promotionOrder() {
+		for _, t := range s.queue {
+			switch {
+			case t.account != a || !s.startable(t):
+			case s.fits(t):
+				for _, b := range s.blocked {
+					b.overtaken++
+				}
+				return t
+			case s.patienceSpent(t):
+				return nil
+			default:
+				s.blocked = append(s.blocked, t)
+			}
+		}
+	}
+	return nil
 }
 
 // mayRunNow says whether promote would find room for a turn that joined the queue, if not for one ahead of it. Before
@@ -44,12 +53,21 @@ func (s *Scheduler) mayRunNow(t *turn) bool {
 	return true
 }
 
-// enqueue keeps the queue in the order of arrival: a turn that was tokenised beside it goes before later ones.
-func (s *Scheduler) enqueue(t *turn) {
-	i := len(s.queue)
-	for i > 0 && s.queue[i-1].seq > t.seq {
-		i--
+// hasPlaceInQueue says whether a turn may wait. Suspended turns were let in before and count no more. A full queue has room for
+// the first turn of a tenant that holds no place, where a session can be suspended for it; for no more of these than may be active.
+func (s *Scheduler) hasPlaceInQueue(t *turn) bool {
+	waiting, depth := len(s.queue)-s.suspended, s.budget.MaxQueueDepth
+	if waiting < depth {
+		return true
 	}
+	if waiting >= depth+s.activeCap || !s.first(t) || s.activeOf(t.key.Tenant) > 0 || s.victimFor(t) == nil {
+		return false
+	}
+	return !slices.ContainsFunc(s.queue, func(other *turn) bool { return other.key.Tenant == t.key.Tenant })
+}
+
+func (s *Scheduler) enqueue(t *turn) {
+	i, _ := slices.BinarySearchFunc(s.queue, t, order)
 	s.queue = slices.Insert(s.queue, i, t)
 }
 
@@ -70,12 +88,26 @@ func (s *Scheduler) first(t *turn) bool {
 
 func (s *Scheduler) patienceSpent(t *turn) bool { return t.overtaken >= s.budget.MaxOvertakings }
 
-// activate gives a turn its place and its KV reservation; the next tick gives it a slot.
+// activate gives a queued turn its place and its KV reservation; the next tick gives it a slot.
 func (s *Scheduler) activate(t *turn) {
+	s.leaveQueue(t)
 	t.phase = phaseOpening
+	t.ran = 0
+	t.account.active++
 	s.reserved += t.reserved
 	s.active = append(s.active, t)
 	s.promoted = append(s.promoted, t.key)
+}
+
+// deactivate takes an active turn's place and its KV reservation back. Its slot is left for cleanSlots.
+func (s *Scheduler) deactivate(t *turn) {
+	i := slices.Index(s.active, t)
+	s.active = slices.Delete(s.active, i, i+1)
+	s.reserved -= t.reserved
+	t.account.active--
+	if t.slot >= 0 && !t.kept {
+		s.soil(t.slot, slotDirty)
+	}
 }
 
 // leaveQueue gives back the place of a waiting turn.
@@ -87,5 +119,8 @@ func (s *Scheduler) leaveQueue(t *turn) {
 	}
 	if i := slices.Index(s.queue, t); i >= 0 {
 		s.queue = slices.Delete(s.queue, i, i+1)
+		if t.suspensions > 0 {
+			s.suspended--
+		}
 	}
 }

@@ -21,7 +21,7 @@ const (
 	RejectedStaleEpoch    Reason = "rejected-stale-epoch"    // the session's route has moved on
 	RejectedDraining      Reason = "rejected-draining"       // the node is shutting down
 	RejectedModel         Reason = "rejected-model"          // another model; never produced by this package
-	RejectedDeadline      Reason = "rejected-deadline"       // the deadline has passed
+	RejectedDeadline      Reason = "rejected-deadline"       // the deadline has passed, or cannot be met at the speeds measured
 )
 
 // Reasons lists every reason, in the order of their declaration.
@@ -74,7 +74,7 @@ const (
 	CacheMiss   EndReason = "cache-miss"  // Ending.Miss says why
 	Cancelled   EndReason = "cancelled"   // by its client
 	Failed      EndReason = "failed"      // Ending.Cause says why
-	Interrupted EndReason = "interrupted" // by Interrupt; another node goes on with it, nothing has ended for the client
+	Interrupted EndReason = "interrupted" // by Interrupt, or its saved KV was lost; another attempt goes on with it, nothing has ended for the client
 )
 
 // Finish is how a completed turn finished. The values are wire strings.

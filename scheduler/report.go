@@ -16,12 +16,14 @@ type Report struct {
 	Prefilled []TurnKey // had at least one chunk evaluated
 	Tokens    []NewToken
 	Completed []TurnKey // ended Completed; TakeResults has every ending
+	Suspended []TurnKey // gave their place to a turn of a tenant that held none, and are queued again
+	Resumed   []TurnKey // were suspended, and have a slot again
 
 	Occupancy     int // sessions in the decode batch; padding rows never count
 	DecodeTokens  int // as they count: without first and replayed ones
 	PrefillTokens int // evaluated ones
 	Moves         int // sessions moved to a lower slot
-	Saves         int // parked sessions saved to free their slots
+	Saves         int // sessions saved to free their slots, parked or suspended
 	Restores      int
 
 	// How long the parts took, by the scheduler's clock. Open is slots, hot KV and moves.
@@ -96,5 +98,7 @@ func (r *Report) reset(tick uint64) {
 		Prefilled: r.Prefilled[:0],
 		Tokens:    r.Tokens[:0],
 		Completed: r.Completed[:0],
+		Suspended: r.Suspended[:0],
+		Resumed:   r.Resumed[:0],
 	}
 }

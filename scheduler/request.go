@@ -15,6 +15,9 @@ const (
 	MaxNameBytes = 64
 	// MaxNewTokensLimit is the largest valid Request.MaxNewTokens. It is beyond any context.
 	MaxNewTokensLimit = 1 << 24
+
+	// MinPriority and MaxPriority bound Request.Priority; 0 is the ordinary one.
+	MinPriority, MaxPriority = -8, 8
 )
 
 // SessionKey names a conversation.
@@ -55,7 +58,11 @@ type Request struct {
 	// evaluated by forced rows of the decode batch, and are not reported as new.
 	Replay []Token
 
+	// Continued: an earlier attempt began the turn. It is not refused for a deadline that is out of reach, as one with Replay is not.
+	Continued bool
+
 	Deadline time.Time // of the scheduler's clock; zero is none
+	Priority int       // among its tenant's turns, higher first; [MinPriority, MaxPriority]
 
 	// Stop, if set, is told of each new token that does not end the generation by itself, on the goroutine
 	// that calls Tick, after the token's turn accepted it and before the tick reports it. With true the
@@ -128,6 +135,9 @@ func (r *Request) Validate(vocab int) error {
 	}
 	if !(r.MaxNewTokens >= 1 && r.MaxNewTokens <= MaxNewTokensLimit) {
 		return fieldError("max_new_tokens", r.MaxNewTokens, "in [1, %d]", MaxNewTokensLimit)
+	}
+	if !(r.Priority >= MinPriority && r.Priority <= MaxPriority) {
+		return fieldError("priority", r.Priority, "in [%d, %d]", MinPriority, MaxPriority)
 	}
 	if len(r.Replay) > r.MaxNewTokens {
 		return fieldError("replay", fmt.Sprintf("%d tokens", len(r.Replay)), "at most max_new_tokens (%d)", r.MaxNewTokens)

@@ -22,6 +22,10 @@ type Config struct {
 	// MaxResults bounds live turns and endings not yet taken together; what would exceed it is refused
 	// as a full queue, so that no ending is ever dropped. 0 is twice the active and queue places.
 	MaxResults int
+
+	// Weights are by tenant, [MinWeight, MaxWeight]; a tenant that is not named has 1. While tenants contend, each gets tokens in
+	// proportion to its weight.
+	Weights map[string]float64
 }
 
 // Scheduler admits turns and runs them on an engine.
@@ -45,16 +49,20 @@ type Scheduler struct {
 	// mu guards everything below. A tick holds it except around engine calls and Stop hooks.
 	mu sync.Mutex
 
-	hot      *hotkv.Store // parked and saved KV; called with mu held
-	slots    []slot
-	unclean  int     // slots that cleanSlots has to see to
-	active   []*turn // oldest first
-	queue    []*turn // oldest first
-	sessions map[SessionKey][]*turn
-	live     int    // accepted turns that have not ended
-	arrivals uint64 // submissions
-	pledged  int    // tokenising turns that hold a place among the active
-	reserved int64  // KV bytes of active turns
+	hot            *hotkv.Store // parked and saved KV; called with mu held
+	slots          []slot
+	unclean        int     // slots that cleanSlots has to see to
+	active         []*turn // oldest first
+	queue          []*turn // in the order of before
+	sessions       map[SessionKey][]*turn
+	tenants        map[string]*account
+	ring           []*account // of all tenants, next to be served first
+	live           int        // accepted turns that have not ended
+	arrivals       uint64     // submissions
+	pledged        int        // tokenising turns that hold a place among the active
+	reserved       int64      // KV bytes of active turns
+	suspended      int        // turns in the queue that had begun
+	suspendedBytes int64      // their saved KV
 
 	promoted    []TurnKey // since the last report
 	results     []Ending  // not yet taken
@@ -63,6 +71,7 @@ type Scheduler struct {
 	engineSince time.Time // start of the engine call in flight; zero if there is none
 
 	stats stats
+	paces paces
 
 	// Owned by the ticking goroutine; buffers are reused.
 	report     Report
@@ -72,15 +81,17 @@ type Scheduler struct {
 	hooks      []*turn
 	verdicts   []bool
 	blocked    []*turn
+	order      []*account
 	dirty      []int
 	windowFrom int    // slot at which the next decode window begins
 	noMove     uint64 // no session is moved before this tick
+	noSuspend  uint64 // no session is suspended before this tick
 }
 
 // New returns a scheduler for an engine that no one else uses. The errors name each field that is out of its range.
 func New(engine Engine, cfg Config) (*Scheduler, error) {
 	facts := engine.Facts()
-	if err := errors.Join(checkFacts(facts), cfg.Budget.Validate()); err != nil {
+	if err := errors.Join(checkFacts(facts), cfg.Budget.Validate(), validateWeights(cfg.Weights)); err != nil {
 		return nil, fmt.Errorf("scheduler: %w", err)
 	}
 	if cfg.StallAfter < 0 {
@@ -103,6 +114,8 @@ func New(engine Engine, cfg Config) (*Scheduler, error) {
 		hot:      hotkv.New(cfg.Budget.HotBudgetBytes),
 		slots:    make([]slot, facts.Slots),
 		sessions: make(map[SessionKey][]*turn),
+		tenants:  make(map[string]*account),
+		paces:    paces{steps: make([]pace, facts.Slots+1)},
 	}
 	s.stats.init(clock())
 	return s, nil
@@ -161,6 +174,8 @@ func (s *Scheduler) link(t *turn) {
 		s.stats.busySince = t.submitted
 	}
 	s.live++
+	t.account = s.account(t.key.Tenant)
+	t.account.live++
 	key := t.key.SessionKey()
 	s.sessions[key] = append(s.sessions[key], t)
 }
@@ -168,6 +183,7 @@ func (s *Scheduler) link(t *turn) {
 // unlink makes it no longer live, whether it ended or its place is given back.
 func (s *Scheduler) unlink(t *turn) {
 	s.live--
+	t.account.live--
 	key := t.key.SessionKey()
 	turns := s.sessions[key]
 	if i := slices.Index(turns, t); i >= 0 {
@@ -189,6 +205,15 @@ func (s *Scheduler) callEngine() {
 
 func (s *Scheduler) engineReturned() {
 	s.mu.Lock()
+	s.engineSince = time.Time{}
+	s.stalled = false
+}
+
+// engineStepped is engineReturned for a call whose speed is measured.
+func (s *Scheduler) engineStepped(p *pace) {
+	s.mu.Lock()
+	now := s.clock()
+	p.add(now.Sub(s.engineSince), now)
 	s.engineSince = time.Time{}
 	s.stalled = false
 }

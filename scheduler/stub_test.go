@@ -29,8 +29,11 @@ func (e *stubEngine) Fingerprints() scheduler.Fingerprints {
 }
 
 func (e *stubEngine) Open(int, scheduler.Sampling, []scheduler.Token) error { return nil }
-func (e *stubEngine) Close(int)                                             {}
-func (e *stubEngine) Release(slot int)                                      { e.held[slot] = 0 }
+func (e *stubEngine) Reopen(int, scheduler.Sampling, []scheduler.Token, []scheduler.Token) error {
+	return nil
+}
+func (e *stubEngine) Close(int)        {}
+func (e *stubEngine) Release(slot int) { e.held[slot] = 0 }
 
 func (e *stubEngine) Prefill(chunk scheduler.Chunk) scheduler.Result {
 	if e.onStep != nil {

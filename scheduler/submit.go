@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Submit admits, queues or refuses a turn. The checks are, in this order: identity, shape, deadline,
-// feasibility, drain and stall, capacity. With Request.Tokenize the place is reserved first; if the prompt
+// Submit admits, queues or refuses a turn. The checks are, in this order: identity, shape, deadline passed,
+// feasibility, deadline out of reach, drain and stall, capacity. With Request.Tokenize the place is reserved first; if the prompt
 // then turns out not to fit, the place is given back and the decision is a rejection.
 //
 // An accepted turn of a higher route epoch ends the session's live turns of lower ones (FailSuperseded)
@@ -52,6 +52,9 @@ func (s *Scheduler) check(t *turn, shape error) *Decision {
 			Message: fmt.Sprintf("the deadline passed %s ago; submit a new turn with a later one", late)}}
 	}
 	if d := s.checkFeasible(t); d != nil {
+		return d
+	}
+	if d := s.checkPace(t); d != nil {
 		return d
 	}
 	return s.checkOpen()
@@ -134,7 +137,7 @@ func (s *Scheduler) queueFull() *Decision {
 // place finds room for a turn whose prompt is known: in the queue, from where promote takes it at once if it
 // may run now.
 func (s *Scheduler) place(t *turn) *Decision {
-	if len(s.queue) >= s.budget.MaxQueueDepth && !s.mayRunNow(t) {
+	if !s.hasPlaceInQueue(t) && !s.mayRunNow(t) {
 		return s.queueFull()
 	}
 	s.enqueue(t)
@@ -148,7 +151,7 @@ func (s *Scheduler) submitTokenizing(t *turn) Decision {
 	case s.mayRunNow(t):
 		t.pledge = true
 		s.pledged++
-	case len(s.queue) < s.budget.MaxQueueDepth:
+	case s.hasPlaceInQueue(t):
 		s.enqueue(t)
 	default:
 		return s.refuse(t, s.queueFull())
@@ -183,7 +186,10 @@ func (s *Scheduler) tokenize(t *turn) *Decision {
 		return &Decision{Reason: RejectedInvalid, Detail: Detail{Field: field, Message: err.Error()}}
 	}
 	t.req.Prompt = prompt
-	return s.checkFeasible(t)
+	if d := s.checkFeasible(t); d != nil {
+		return d
+	}
+	return s.checkPace(t)
 }
 
 // promptOf calls the request's hook without the lock. Should it panic, the place is given back.

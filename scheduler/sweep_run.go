@@ -76,6 +76,7 @@ func sweepBudget(facts Facts, requests []Request, level int) NodeBudget {
 	budget := DefaultBudget(facts)
 	budget.KVBudgetBytes = max(1, int64(len(requests)+1)*facts.KVBytes(facts.ContextTokens))
 	budget.HotBudgetBytes = 4 * (budget.KVBudgetBytes + defaultScratchPerSession*int64(len(requests)))
+	budget.SuspendBudgetBytes = 0
 	budget.ScratchBytesPerSession, budget.ScratchBudgetBytes = 1, int64(level)
 	budget.MaxActiveSessions, budget.MaxBatchSize = level, level
 	budget.MaxQueueDepth = len(requests) + 1

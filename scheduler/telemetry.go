@@ -48,6 +48,10 @@ type Telemetry struct {
 	FailedSessions    int64 `json:"failed_sessions"`
 	CacheMissSessions int64 `json:"cache_miss_sessions"`
 
+	SuspendedSessions int   `json:"suspended_sessions"` // of the queue: gave their place to another tenant, and go on later
+	SuspendedBytes    int64 `json:"suspended_bytes"`    // their saved KV
+	SuspensionsTotal  int64 `json:"suspensions_total"`
+
 	HotSessions    int                  `json:"hot_sessions"`
 	HotBytes       int64                `json:"hot_bytes"`
 	HotHitsTotal   int64                `json:"hot_hits_total"`
@@ -83,6 +87,7 @@ func (s *Scheduler) Telemetry() Telemetry {
 	t.QueueDepth = s.live - len(s.active)
 	t.WeightBytes = s.budget.WeightBytes
 	t.HotSessions, t.HotBytes = hot.Parked+hot.Saved, hot.Bytes
+	t.SuspendedSessions, t.SuspendedBytes = s.suspended, s.suspendedBytes
 	t.KVTotalBytes = hot.Bytes + s.liveBytes()
 	t.KVBudgetBytes, t.KVReservedBytes = s.budget.KVBudgetBytes, s.reserved
 	t.KVPressure = float64(s.reserved) / float64(s.budget.KVBudgetBytes)
@@ -101,9 +106,13 @@ func (s *Scheduler) kvTotal() int64 {
 	return s.hot.Stats().Bytes + s.liveBytes()
 }
 
+// liveBytes is the KV of live turns, that of suspended ones as large as it is saved.
 func (s *Scheduler) liveBytes() (bytes int64) {
+	bytes = s.suspendedBytes
 	for _, t := range s.active {
-		bytes += s.facts.KVBytes(t.pos)
+		if t.saved == nil {
+			bytes += s.facts.KVBytes(t.pos)
+		}
 	}
 	return bytes
 }
@@ -136,6 +145,8 @@ type stats struct {
 
 	occupancyLast, occupancyMax int
 	occupancySum, batches       int64
+
+	suspensions int64
 
 	admissions map[Reason]int64
 	rejected   int64
@@ -200,7 +211,7 @@ func (st *stats) telemetry(now time.Time) Telemetry {
 		RejectedAdmissionsTotal: st.rejected, RejectedByReason: maps.Clone(st.admissions),
 		CompletedSessions: st.ends[Completed], CancelledSessions: st.ends[Cancelled],
 		FailedSessions: st.ends[Failed], CacheMissSessions: st.ends[CacheMiss],
-		HotHitsTotal: st.hits, HotMissesTotal: maps.Clone(st.misses), Ticks: st.ticks,
+		SuspensionsTotal: st.suspensions, HotHitsTotal: st.hits, HotMissesTotal: maps.Clone(st.misses), Ticks: st.ticks,
 	}
 	delete(t.RejectedByReason, Admitted)
 	delete(t.RejectedByReason, Queued)

@@ -3,6 +3,7 @@ package scheduler
 import "time"
 
 // Tick runs one scheduling step. This is the whole policy: who has to leave leaves, who fits comes in,
+// a tenant without a place gets one,
 // running sessions decode first, prompts are prefilled within a bound, and who is done makes room.
 //
 // The error, if any, is that the engine's recipe changed: the node must not go on with it. The report is
@@ -13,6 +14,7 @@ func (s *Scheduler) Tick() (*Report, error) {
 	s.markOverdue()
 	s.reap()
 	s.promote()
+	s.makeRoom()
 
 	err := s.openTurns()
 	s.closeGap()
@@ -45,6 +47,7 @@ func (s *Scheduler) beginTick() {
 func (s *Scheduler) endTick() {
 	s.report.Promoted = append(s.report.Promoted, s.promoted...)
 	s.promoted = s.promoted[:0]
+	s.endRound()
 	s.stats.endTick(s.clock(), &s.report)
 	s.mu.Unlock()
 	s.ticking.Store(false)

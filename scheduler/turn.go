@@ -6,7 +6,7 @@ import (
 	"github.com/meshnet/node/hotkv"
 )
 
-// phase is where a live turn is. It only ever moves forward.
+// phase is where a live turn is. It only ever moves forward, except that a suspended turn is in phaseQueued again.
 type phase uint8
 
 const (
@@ -43,6 +43,11 @@ type turn struct {
 	miss      hotkv.Miss // what the look-up for hot KV came to
 	tookHot   bool       // the session's earlier KV was handed to this turn
 	kept      bool       // its KV went into the hot store
+
+	account     *account // its tenant's; set while it is live
+	ran         int      // tokens evaluated since it got its place
+	suspensions int      // how often it gave its place to another tenant's turn
+	saved       State    // its KV while it is suspended; nil where it has none
 
 	seq                         uint64 // order of arrival
 	submitted, opened, firstNew time.Time

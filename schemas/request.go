@@ -24,6 +24,8 @@ const (
 	MaxDeadline     = time.Hour
 	MinHeartbeat    = 100 * time.Millisecond
 	MaxHeartbeat    = MaxDeadline
+
+	MinPriority, MaxPriority = -8, 8
 )
 
 // Versioned is the protocol version, the first field of every message. Encode sets it.
@@ -64,6 +66,8 @@ type Request struct {
 
 	// DeadlineMS is how long the turn may take from its first copy's stream timestamp on; 0 is DefaultDeadline.
 	DeadlineMS int64 `msgpack:"deadline_ms,omitempty" json:"deadline_ms,omitempty"`
+	// Priority is among the tenant's own turns that wait at a node: higher first, then the earlier deadline.
+	Priority int `msgpack:"priority,omitempty" json:"priority,omitempty"`
 	// HeartbeatMS: the turn ends where no heartbeat of its client comes for so long; 0 asks for none.
 	HeartbeatMS int64 `msgpack:"heartbeat_ms,omitempty" json:"heartbeat_ms,omitempty"`
 }
@@ -119,6 +123,7 @@ func (r *Request) Validate() error {
 		r.validateSampling(),
 		r.validateStop(),
 		checkInt("deadline_ms", r.DeadlineMS, 0, MaxDeadline.Milliseconds()),
+		checkInt("priority", int64(r.Priority), MinPriority, MaxPriority),
 		r.validateHeartbeat(),
 	)
 }

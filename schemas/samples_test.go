@@ -22,7 +22,7 @@ func ptr[T any](v T) *T { return &v }
 
 func textRequest() *schemas.Request {
 	return &schemas.Request{Tenant: tenant, Session: session, Turn: 7, Epoch: 3, Model: model, Nonce: nonce, Prompt: ptr("Once upon a time, ü"),
-		MaxNewTokens: 64, Keep: true, DeadlineMS: 60_000, HeartbeatMS: 5000}
+		MaxNewTokens: 64, Keep: true, DeadlineMS: 60_000, Priority: 2, HeartbeatMS: 5000}
 }
 
 func tokenRequest() *schemas.Request {

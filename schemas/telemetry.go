@@ -48,6 +48,10 @@ type Telemetry struct {
 	FailedSessions    int64 `msgpack:"failed_sessions" json:"failed_sessions"`
 	CacheMissSessions int64 `msgpack:"cache_miss_sessions" json:"cache_miss_sessions"`
 
+	SuspendedSessions int   `msgpack:"suspended_sessions" json:"suspended_sessions"` // of the queue: gave their place to another tenant, and go on later
+	SuspendedBytes    int64 `msgpack:"suspended_bytes" json:"suspended_bytes"`       // their saved KV
+	SuspensionsTotal  int64 `msgpack:"suspensions_total" json:"suspensions_total"`
+
 	HotSessions    int    `msgpack:"hot_sessions" json:"hot_sessions"`
 	HotBytes       int64  `msgpack:"hot_bytes" json:"hot_bytes"`
 	HotHitsTotal   int64  `msgpack:"hot_hits_total" json:"hot_hits_total"`
@@ -117,6 +121,8 @@ func (t *Telemetry) validate(path string) error {
 		checkBytes(path+"scratch_used_bytes", t.ScratchUsedBytes),
 		checkBytes(path+"scratch_budget_bytes", t.ScratchBudgetBytes),
 		checkBytes(path+"hot_bytes", t.HotBytes),
+		checkBytes(path+"suspended_bytes", t.SuspendedBytes),
+		checkBytes(path+"suspensions_total", t.SuspensionsTotal),
 		checkBytes(path+"prefill_tokens_total", t.PrefillTokensTotal),
 		checkBytes(path+"decode_tokens_total", t.DecodeTokensTotal),
 		checkBytes(path+"cached_tokens_total", t.CachedTokensTotal),
@@ -142,6 +148,7 @@ func (t *Telemetry) validateCounts(path string) error {
 		checkCount(path+"batch_occupancy_last", t.BatchOccupancyLast),
 		checkCount(path+"batch_occupancy_max", t.BatchOccupancyMax),
 		checkCount(path+"hot_sessions", t.HotSessions),
+		checkCount(path+"suspended_sessions", t.SuspendedSessions),
 		checkCount(path+"threads", t.Threads),
 	)
 }

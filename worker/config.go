@@ -91,6 +91,7 @@ type Periods struct {
 	FetchExpiry  time.Duration // 1 s: how long one fetch waits
 	Keepalive    time.Duration // 5 s: how long a turn's stream may be silent
 	LaneSweep    time.Duration // 2 s: how often a worker without room empties its own lane
+	Guests       time.Duration // 250 ms: how often a full worker looks for tenants that have no turn here
 	Rescue       time.Duration // 10 s: how often lanes of dead nodes are looked for
 	DeadAfter    time.Duration // 15 s: how long a node is silent before it is dead
 	ForgetAfter  time.Duration // 1 h: how long a node is silent before its consumer is deleted
@@ -114,6 +115,7 @@ func (p *Periods) setDefaults() {
 	set(&p.FetchExpiry, time.Second)
 	set(&p.Keepalive, 5*time.Second)
 	set(&p.LaneSweep, 2*time.Second)
+	set(&p.Guests, 250*time.Millisecond)
 	set(&p.Rescue, 10*time.Second)
 	set(&p.DeadAfter, 15*time.Second)
 	set(&p.ForgetAfter, time.Hour)

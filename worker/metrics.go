@@ -19,7 +19,7 @@ type metrics struct {
 
 	admissions, sessions, tokens, fetches, moves, publishErrors, guardRejects *prometheus.CounterVec
 
-	redeliveries, takeovers, leasesLost, reconnects, duplicates, terminated, stalls prometheus.Counter
+	redeliveries, takeovers, leasesLost, reconnects, duplicates, terminated, stalls, guests prometheus.Counter
 
 	occupancy, firstToken, interToken, queue prometheus.Histogram
 	ticks                                    *prometheus.HistogramVec
@@ -70,12 +70,13 @@ func (m *metrics) makeCounters() {
 	m.moves = m.counters("moves_total", "Requests moved to another lane, by cause. Many full ones mean that hot sessions outgrow their nodes.", "cause")
 	m.publishErrors = m.counters("publish_errors_total", "Failed publishes, by kind. Each is tried again; a rising rate means a sick connection.", "kind")
 	m.guardRejects = m.counters("guard_rejects_total", "Payloads refused before or while they were decoded, by reason. Somebody sends what is no message of the mesh.", "reason")
-	m.redeliveries = m.counter("redeliveries_total", "Requests delivered more than once. Some follow every crash; a steady rate without crashes means that leases are not kept.")
+	m.redeliveries = m.counter("redeliveries_total", "Requests delivered more than once. Some follow every crash, and every guest; a steady rate without either means that leases are not kept.")
 	m.takeovers = m.counter("takeovers_total", "Turns gone on with after another worker, or an earlier start of this one, was lost.")
 	m.leasesLost = m.counter("leases_lost_total", "Turns given up because their lease was lost. The node could not reach its servers for AckWait, or paused for that long.")
 	m.reconnects = m.counter("nats_reconnects_total", "Times that the control connection was made anew.")
 	m.duplicates = m.counter("duplicate_requests_total", "Copies of a turn's request with another payload, which change nothing. A client reuses turn numbers.")
 	m.terminated = m.counter("terminated_requests_total", "Requests dropped because nobody can tell whose they are.")
+	m.guests = m.counter("guests_total", "Requests taken by a full worker for tenants that had no turn here. A steady rate means that some tenants flood the mesh.")
 	m.stalls = m.counter("pull_stalls_total", "Times that requests waited, there was room, and no fetch reached the consumer. Pulling was then begun anew.")
 }
 
@@ -161,15 +162,17 @@ func (m *metrics) ended(o ledger.Outcome) { m.sessions.WithLabelValues(o.Reason,
 type telemetryCollector struct{ s *Service }
 
 var (
-	activeDesc = prometheus.NewDesc(namespace+"_active_sessions", "Sessions that hold a place among the active ones.", nil, nil)
-	queueDesc  = prometheus.NewDesc(namespace+"_queue_depth", "Turns accepted here that wait for their KV to fit or for an earlier turn of their session.", nil, nil)
-	kvDesc     = prometheus.NewDesc(namespace+"_kv_bytes", "KV bytes, by state. reserved near budget means that the node is full; hot is given up for active sessions.", []string{"state"}, nil)
-	hotDesc    = prometheus.NewDesc(namespace+"_hot_lookups_total", "Look-ups of a session's kept KV, by result. Many evicted ones ask for a larger hot budget.", []string{"result"}, nil)
+	activeDesc    = prometheus.NewDesc(namespace+"_active_sessions", "Sessions that hold a place among the active ones.", nil, nil)
+	queueDesc     = prometheus.NewDesc(namespace+"_queue_depth", "Turns accepted here that wait for their KV to fit or for an earlier turn of their session.", nil, nil)
+	suspendedDesc = prometheus.NewDesc(namespace+"_suspended_sessions", "Turns accepted here that gave their place to another tenant's, and go on later.", nil, nil)
+	suspendsDesc  = prometheus.NewDesc(namespace+"_suspensions_total", "Times that a session gave its place to another tenant's. A steady rate means that tenants contend for slots.", nil, nil)
+	kvDesc        = prometheus.NewDesc(namespace+"_kv_bytes", "KV bytes, by state. reserved near budget means that the node is full; hot is given up for active sessions; suspended is saved for sessions that go on later.", []string{"state"}, nil)
+	hotDesc       = prometheus.NewDesc(namespace+"_hot_lookups_total", "Look-ups of a session's kept KV, by result. Many evicted ones ask for a larger hot budget.", []string{"result"}, nil)
 )
 
 // Describe implements prometheus.Collector.
 func (c *telemetryCollector) Describe(out chan<- *prometheus.Desc) {
-	for _, desc := range []*prometheus.Desc{activeDesc, queueDesc, kvDesc, hotDesc} {
+	for _, desc := range []*prometheus.Desc{activeDesc, queueDesc, suspendedDesc, suspendsDesc, kvDesc, hotDesc} {
 		out <- desc
 	}
 }
@@ -185,7 +188,10 @@ func (c *telemetryCollector) Collect(out chan<- prometheus.Metric) {
 	gauge(kvDesc, t.KVTotalBytes, "used")
 	gauge(kvDesc, t.KVReservedBytes, "reserved")
 	gauge(kvDesc, t.HotBytes, "hot")
+	gauge(kvDesc, t.SuspendedBytes, "suspended")
 	gauge(kvDesc, t.KVBudgetBytes, "budget")
+	gauge(suspendedDesc, int64(t.SuspendedSessions))
+	out <- prometheus.MustNewConstMetric(suspendsDesc, prometheus.CounterValue, float64(t.SuspensionsTotal))
 	count := func(value int64, result string) {
 		out <- prometheus.MustNewConstMetric(hotDesc, prometheus.CounterValue, float64(value), result)
 	}

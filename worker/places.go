@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// places counts what the worker may hold: it never fetches more requests than there are free ones. A place is
+// places counts what the worker may hold: it never fetches more requests than there are free ones, but for guests. A place is
 // pledged by a fetch, held by a request while it is decided on and while its turn runs, and kept through
 // its ending, so that a slow server cannot pile up ended turns without bound. Safe for concurrent use.
 //
@@ -76,13 +76,28 @@ func (p *places) full() bool {
 func (p *places) pledge(n int) []*place {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	n = min(n, p.unclaimedLocked())
-	p.pledged += n
-	p.lendable = make([]*place, n)
-	for i := range p.lendable {
-		p.lendable[i] = &place{of: p}
-	}
+	p.lendable = p.pledgeLocked(min(n, p.unclaimedLocked()))
 	return slices.Clone(p.lendable)
+}
+
+// pledgeGuests takes up to n places beyond the limit, for turns to which running ones give way; no more than the limit again.
+func (p *places) pledgeGuests(n int) []*place {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed || p.lonely > 0 {
+		return nil
+	}
+	return p.pledgeLocked(min(n, 2*p.limit-p.pledged-p.held-p.ending))
+}
+
+// pledgeLocked pledges n places.
+func (p *places) pledgeLocked(n int) []*place {
+	taken := make([]*place, max(0, n))
+	for i := range taken {
+		taken[i] = &place{of: p}
+	}
+	p.pledged += len(taken)
+	return taken
 }
 
 // shut ends fetching, or begins it again.

@@ -15,7 +15,7 @@ import (
 
 // puller fetches requests: never more than there are free places. They are given out by places (pledge for
 // the lane of all, claim and take for this node's own), and there is one function that fetches into them (fetch). A worker that is
-// full remembers by the places' signals that it owes a fetch.
+// full remembers by the places' signals that it owes a fetch. Beyond them there is room for guests, to whom others give way (pullGuests).
 type puller struct {
 	s     *Service
 	hints chan struct{} // has room for one: something was published into this node's own lane
@@ -61,6 +61,7 @@ func (p *puller) run(ctx context.Context) error {
 	}
 	fail(p.pullOwn)
 	fail(p.pullShared)
+	fail(p.pullGuests)
 	fail(p.sweep)
 	fail(p.watch)
 	<-ctx.Done()

@@ -202,7 +202,7 @@ func (t *turn) seated() {
 // submit gives the turn to the scheduler.
 func (t *turn) submit() {
 	t.mu.Lock()
-	if t.stopped {
+	if t.stopped || t.s.clock.until(t.held.Deadline) <= 0 { // at its deadline generate stops it: it failed, and was not refused
 		t.mu.Unlock()
 		return
 	}
@@ -215,7 +215,7 @@ func (t *turn) submit() {
 	}
 }
 
-// request is what the scheduler gets.
+// request is what the scheduler gets. The caller holds mu.
 func (t *turn) request() scheduler.Request {
 	return scheduler.Request{
 		Tenant:       t.key.Tenant,
@@ -228,6 +228,9 @@ func (t *turn) request() scheduler.Request {
 		Keep:         t.req.Keep,
 		RequireHot:   t.req.RequireHot,
 		Replay:       t.plan.replay,
+		Continued:    len(t.plan.found) > 0,
+		Deadline:     time.Now().Add(t.s.clock.until(t.held.Deadline)),
+		Priority:     t.req.Priority,
 	}
 }
 

@@ -26,21 +26,23 @@ type runCommand struct {
 	natsFlags  `embed:"" group:"NATS:"`
 	modelFlags `embed:"" group:"Model:"`
 
-	Name         string        `help:"Name under which the model is served; default: that of its file." placeholder:"MODEL"`
-	Node         string        `help:"Name of this node; default: that of the machine." placeholder:"ID"`
-	MaxActive    int           `help:"Turns that are computed at once." default:"8" placeholder:"N"`
-	QueueDepth   int           `help:"Turns that wait for KV inside the node." default:"8" placeholder:"N"`
-	KVBudget     byteCount     `help:"KV that active turns may reserve; default: all slots to their end." placeholder:"BYTES"`
-	HotBudget    *byteCount    `help:"KV of idle sessions to keep; default: as much as the slots have." placeholder:"BYTES"`
-	HTTP         string        `help:"Address of /metrics, /healthz and /readyz; none without it." name:"http" placeholder:"HOST:PORT"`
-	Provision    string        `help:"Make streams and buckets that are missing (auto), or only check them (verify)." enum:"auto,verify" default:"auto" placeholder:"MODE"`
-	Replicas     int           `help:"Replicas of the streams and buckets that are made." default:"1" placeholder:"N"`
-	TenantQuota  int           `help:"Requests that a tenant may have in a lane, waiting and running." default:"64" placeholder:"N"`
-	ReplayMax    int           `help:"Tokens that a takeover replays one by one; more are prefilled." default:"512" placeholder:"N"`
-	AckWait      time.Duration `help:"How long a worker may be silent before another takes its turn over; the same for all workers of a mesh." default:"30s" placeholder:"DURATION"`
-	DrainTimeout time.Duration `help:"How long active turns may go on after Ctrl-C." default:"30s" placeholder:"DURATION"`
-	StallAfter   time.Duration `help:"How long the engine may be silent before its turns are given up." default:"2m" placeholder:"DURATION"`
-	StoreDir     string        `help:"Data of the embedded NATS server, where --nats is not given; default: under the user's state folder." type:"path" default:"" placeholder:"DIR"`
+	Name         string             `help:"Name under which the model is served; default: that of its file." placeholder:"MODEL"`
+	Node         string             `help:"Name of this node; default: that of the machine." placeholder:"ID"`
+	MaxActive    int                `help:"Turns that are computed at once." default:"8" placeholder:"N"`
+	QueueDepth   int                `help:"Turns that wait for KV inside the node." default:"8" placeholder:"N"`
+	KVBudget     byteCount          `help:"KV that active turns may reserve; default: all slots to their end." placeholder:"BYTES"`
+	HotBudget    *byteCount         `help:"KV of idle sessions to keep; default: as much as the slots have." placeholder:"BYTES"`
+	Suspend      *byteCount         `help:"Saved KV of sessions that gave their place to another tenant; 0: none does; default: as much as the slots have." name:"suspend-budget" placeholder:"BYTES"`
+	TenantWeight map[string]float64 `help:"Tokens of a tenant in proportion to the others, 0.01 to 100, while they contend; 1 without it. May be repeated." placeholder:"NAME=W"`
+	HTTP         string             `help:"Address of /metrics, /healthz and /readyz; none without it." name:"http" placeholder:"HOST:PORT"`
+	Provision    string             `help:"Make streams and buckets that are missing (auto), or only check them (verify)." enum:"auto,verify" default:"auto" placeholder:"MODE"`
+	Replicas     int                `help:"Replicas of the streams and buckets that are made." default:"1" placeholder:"N"`
+	TenantQuota  int                `help:"Requests that a tenant may have in a lane, waiting and running." default:"64" placeholder:"N"`
+	ReplayMax    int                `help:"Tokens that a takeover replays one by one; more are prefilled." default:"512" placeholder:"N"`
+	AckWait      time.Duration      `help:"How long a worker may be silent before another takes its turn over; the same for all workers of a mesh." default:"30s" placeholder:"DURATION"`
+	DrainTimeout time.Duration      `help:"How long active turns may go on after Ctrl-C." default:"30s" placeholder:"DURATION"`
+	StallAfter   time.Duration      `help:"How long the engine may be silent before its turns are given up." default:"2m" placeholder:"DURATION"`
+	StoreDir     string             `help:"Data of the embedded NATS server, where --nats is not given; default: under the user's state folder." type:"path" default:"" placeholder:"DIR"`
 }
 
 // Help is the long help of the command.
@@ -156,9 +158,12 @@ func (c *runCommand) describe(cfg *worker.Config, model *llama.Model, engine *ll
 	if c.HotBudget != nil {
 		budget.HotBudgetBytes = int64(*c.HotBudget)
 	}
+	if c.Suspend != nil {
+		budget.SuspendBudgetBytes = int64(*c.Suspend)
+	}
 	cfg.Engine = engine
 	cfg.ModelFingerprint = model.Identity()[:32] // nodes with another number of slots go on with each other's turns
-	cfg.Scheduler = scheduler.Config{Budget: budget, StallAfter: c.StallAfter}
+	cfg.Scheduler = scheduler.Config{Budget: budget, StallAfter: c.StallAfter, Weights: c.TenantWeight}
 	cfg.Text = worker.Text{
 		Tokenize:  model.TokenizeWithin,
 		NewStream: func() worker.TextStream { return model.NewTextStream() },

@@ -31,6 +31,7 @@ type submitCommand struct {
 	Keep       bool          `help:"Keep the session hot for its next turn."`
 	RequireHot bool          `help:"Rather end than prefill a session that is not hot any more."`
 	Deadline   time.Duration `help:"How long the whole turn may take, with its wait in the queue." default:"10m" placeholder:"DURATION"`
+	Priority   int           `help:"Among this tenant's turns that wait, -8 to 8: higher first." default:"0" placeholder:"N"`
 	JSON       bool          `help:"Print one JSON object a line, an event each, and nothing else." name:"json"`
 }
 
@@ -111,7 +112,7 @@ func (c *submitCommand) cancel(env *environment, mesh *client.Client, req client
 func (c *submitCommand) request(env *environment) (client.Request, error) {
 	req := client.Request{
 		Tenant: c.Tenant, Session: c.Session, Turn: c.Turn, Epoch: c.Epoch, Model: c.ServedAs, TokenIDs: c.TokenIDs, Special: c.Special,
-		MaxNewTokens: c.MaxTokens, Sampling: c.wire(), Keep: c.Keep, RequireHot: c.RequireHot, Deadline: c.Deadline, RetryQuota: true,
+		MaxNewTokens: c.MaxTokens, Sampling: c.wire(), Keep: c.Keep, RequireHot: c.RequireHot, Deadline: c.Deadline, Priority: c.Priority, RetryQuota: true,
 	}
 	switch {
 	case c.Text != "" && len(c.TokenIDs) > 0:

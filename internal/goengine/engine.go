@@ -104,14 +104,22 @@ func (e *Engine) Fingerprints() scheduler.Fingerprints {
 // Open implements scheduler.Engine. The error names the sampling parameter that is out of its range.
 // Opening a slot that has a sampler panics.
 func (e *Engine) Open(slot int, sampling scheduler.Sampling, history []scheduler.Token) error {
+	return e.Reopen(slot, sampling, history, nil)
+}
+
+// Reopen implements scheduler.Engine. What holds for Open holds for it.
+func (e *Engine) Reopen(slot int, sampling scheduler.Sampling, history, yielded []scheduler.Token) error {
 	s := e.slot(slot)
-	e.enter(Call{Op: OpOpen, Slot: slot, Tokens: len(history)})
+	e.enter(Call{Op: OpOpen, Slot: slot, Tokens: len(history) + len(yielded)})
 	defer e.leave()
 	if s.open {
 		panic(fmt.Sprintf("goengine: Open of slot %d, which has a sampler; Close it first", slot))
 	}
 	for _, token := range history {
 		e.checkToken("history", token)
+	}
+	for _, token := range yielded {
+		e.checkToken("yielded", token)
 	}
 	if f := e.faults.strike(FaultOpen, OpOpen, nil, slot); f != nil {
 		return f.error("opening slot %d failed", slot)
@@ -120,6 +128,9 @@ func (e *Engine) Open(slot int, sampling scheduler.Sampling, history []scheduler
 		return err
 	}
 	s.sampler.reset(sampling, history)
+	for _, token := range yielded {
+		s.sampler.accept(token)
+	}
 	s.open = true
 	return nil
 }

@@ -206,17 +206,21 @@ func benchEngine(b *testing.B, model *llama.Model, threads int) *llama.Engine {
 	return engine
 }
 
-// benchMesh is a server, a worker and a client of it.
+// benchMesh is a server, a worker of a model and a client of it.
 func benchMesh(b *testing.B, model *llama.Model, threads int) *client.Client {
-	server := natsservertest.Start(b, natsserver.Options{})
-	service, err := worker.New(worker.Config{
-		URL: server.ClientURL(), Node: schemas.Must(schemas.ParseNode("bench")), Model: schemas.Must(schemas.ParseModel(benchModel)),
-		Engine: benchEngine(b, model, threads),
+	return meshOf(b, worker.Config{
+		Model: schemas.Must(schemas.ParseModel(benchModel)), Engine: benchEngine(b, model, threads),
 		Text: worker.Text{Tokenize: model.TokenizeWithin, NewStream: func() worker.TextStream {
 			return model.NewTextStream()
 		}},
-		Log: slog.New(slog.DiscardHandler),
 	})
+}
+
+// meshOf is a server, a worker and a client of it.
+func meshOf(b *testing.B, cfg worker.Config) *client.Client {
+	server := natsservertest.Start(b, natsserver.Options{})
+	cfg.URL, cfg.Node, cfg.Log = server.ClientURL(), schemas.Must(schemas.ParseNode("bench")), slog.New(slog.DiscardHandler)
+	service, err := worker.New(cfg)
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -21,6 +21,7 @@ var limits = map[string]object{
 	"Request.prompt":             {{"minLength", 1}},
 	"Request.max_new_tokens":     between(1, schemas.MaxNewTokens),
 	"Request.deadline_ms":        between(0, schemas.MaxDeadline.Milliseconds()),
+	"Request.priority":           between(schemas.MinPriority, schemas.MaxPriority),
 	"Request.heartbeat_ms":       {{"anyOf", []object{{{"const", 0}}, between(schemas.MinHeartbeat.Milliseconds(), schemas.MaxHeartbeat.Milliseconds())}}},
 	"Request.token_ids":          {{"minItems", 1}, {"maxItems", schemas.MaxPromptTokens}},
 	"Request.token_ids[]":        between(0, schemas.MaxTokenID),
