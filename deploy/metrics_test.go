@@ -40,6 +40,8 @@ var exported = map[string]metric{
 	"queue_depth":                 {},
 	"kv_bytes":                    {labels: "state"},
 	"hot_lookups_total":           {labels: "result"},
+	"spill_bytes":                 {},
+	"spill_states_total":          {labels: "result"},
 	"fetches_total":               {labels: "result"},
 	"redeliveries_total":          {},
 	"takeovers_total":             {},

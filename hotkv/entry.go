@@ -1,5 +1,7 @@
 package hotkv
 
+import "time"
+
 // Key names a session: KV is never shared between two keys.
 type Key struct{ Tenant, Session string }
 
@@ -19,6 +21,8 @@ type Entry struct {
 	Slot     int     // the slot it is parked in; NoSlot when saved
 	State    State   // the saved blob; nil when parked
 	Bytes    int64   // what it counts: State.Bytes() when saved, the slot's KV bytes when parked; at least 1
+
+	Used time.Time // when its session last ran; the store's own order is that of Put
 }
 
 // Parked says whether the KV is still in a slot. It is false for the entry that stands for "none".

@@ -90,12 +90,16 @@ func (s *Scheduler) checkRecipe(t *turn) error {
 	err := fmt.Errorf("scheduler: the engine's recipe changed from %v to %v while it was in use; restart the node", s.prints, now)
 	t.mark(failed(FailEngine, err.Error()))
 	s.dispose(s.hot.InvalidateAll())
+	s.cfg.Spill.RemoveAll()
 	return err
 }
 
 // claim takes what the hot store has for the turn's session and gives the turn a slot: the very one in which
-// its KV is parked, else the lowest free one. It is false where no slot may be had in this tick.
+// its KV is parked, else the lowest free one. It is false where no slot may be had in this tick, or its KV is not at hand yet.
 func (s *Scheduler) claim(t *turn) (entry hotkv.Entry, miss hotkv.Miss, ok bool) {
+	if s.awaitsSpill(t) {
+		return entry, miss, false
+	}
 	key := t.key.SessionKey()
 	if _, found := s.hot.Peek(key); !found && t.req.RequireHot {
 		_, miss = s.hot.Take(key, t.req.Epoch, s.prints.Restore)

@@ -41,6 +41,7 @@ type turn struct {
 	cached    int        // prompt tokens taken from hot KV
 	prefilled int        // prompt tokens evaluated
 	miss      hotkv.Miss // what the look-up for hot KV came to
+	reading   reading    // of the session's KV from disk
 	tookHot   bool       // the session's earlier KV was handed to this turn
 	kept      bool       // its KV went into the hot store
 

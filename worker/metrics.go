@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/meshnet/node/hotkv"
+	"github.com/meshnet/node/hotkv/spill"
 	"github.com/meshnet/node/scheduler"
 	"github.com/meshnet/node/schemas"
 	"github.com/meshnet/node/worker/ledger"
@@ -164,12 +165,14 @@ var (
 	activeDesc = prometheus.NewDesc(namespace+"_active_sessions", "Sessions that hold a place among the active ones.", nil, nil)
 	queueDesc  = prometheus.NewDesc(namespace+"_queue_depth", "Turns accepted here that wait for their KV to fit or for an earlier turn of their session.", nil, nil)
 	kvDesc     = prometheus.NewDesc(namespace+"_kv_bytes", "KV bytes, by state. reserved near budget means that the node is full; hot is given up for active sessions.", []string{"state"}, nil)
+	spillBytes = prometheus.NewDesc(namespace+"_spill_bytes", "Bytes of idle sessions' KV on disk.", nil, nil)
+	spillDesc  = prometheus.NewDesc(namespace+"_spill_states_total", "KV handed to the disk, by result. written and hit are good; budget asks for a larger one, backlog for a faster disk; write, read and corrupt for a look at it.", []string{"result"}, nil)
 	hotDesc    = prometheus.NewDesc(namespace+"_hot_lookups_total", "Look-ups of a session's kept KV, by result. Many evicted ones ask for a larger hot budget.", []string{"result"}, nil)
 )
 
 // Describe implements prometheus.Collector.
 func (c *telemetryCollector) Describe(out chan<- *prometheus.Desc) {
-	for _, desc := range []*prometheus.Desc{activeDesc, queueDesc, kvDesc, hotDesc} {
+	for _, desc := range []*prometheus.Desc{activeDesc, queueDesc, kvDesc, hotDesc, spillBytes, spillDesc} {
 		out <- desc
 	}
 }
@@ -186,11 +189,17 @@ func (c *telemetryCollector) Collect(out chan<- prometheus.Metric) {
 	gauge(kvDesc, t.KVReservedBytes, "reserved")
 	gauge(kvDesc, t.HotBytes, "hot")
 	gauge(kvDesc, t.KVBudgetBytes, "budget")
-	count := func(value int64, result string) {
-		out <- prometheus.MustNewConstMetric(hotDesc, prometheus.CounterValue, float64(value), result)
+	count := func(desc *prometheus.Desc, value int64, result string) {
+		out <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, float64(value), result)
 	}
-	count(t.HotHitsTotal, "hit")
+	count(hotDesc, t.HotHitsTotal, "hit")
 	for _, miss := range hotkv.MissCauses() {
-		count(t.HotMissesTotal[miss], string(miss))
+		count(hotDesc, t.HotMissesTotal[miss], string(miss))
+	}
+	gauge(spillBytes, t.SpillBytes)
+	count(spillDesc, t.SpillWrittenTotal, "written")
+	count(spillDesc, t.SpillHitsTotal, "hit")
+	for _, cause := range spill.LostCauses() {
+		count(spillDesc, t.SpillLostTotal[cause], string(cause))
 	}
 }
