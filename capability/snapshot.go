@@ -88,6 +88,7 @@ func telemetry(m *Moment) schemas.Telemetry {
 		FailedSessions: t.FailedSessions, CacheMissSessions: t.CacheMissSessions,
 
 		HotSessions: t.HotSessions, HotBytes: t.HotBytes, HotHitsTotal: t.HotHitsTotal, HotMissesTotal: counts(t.HotMissesTotal),
+		PrefixHitsTotal: t.PrefixHitsTotal, PrefixTokensTotal: t.PrefixTokensTotal,
 		HotEvictionsTotal: t.HotEvictionsTotal, SpillSessions: t.SpillSessions, SpillBytes: t.SpillBytes,
 		SpillWrittenTotal: t.SpillWrittenTotal, SpillHitsTotal: t.SpillHitsTotal, SpillLostTotal: counts(t.SpillLostTotal),
 

@@ -40,6 +40,8 @@ var exported = map[string]metric{
 	"queue_depth":                 {},
 	"kv_bytes":                    {labels: "state"},
 	"hot_lookups_total":           {labels: "result"},
+	"prefix_hits_total":           {},
+	"prefix_tokens_total":         {},
 	"spill_bytes":                 {},
 	"spill_states_total":          {labels: "result"},
 	"fetches_total":               {labels: "result"},

@@ -2,8 +2,13 @@ package hotkv
 
 import "time"
 
-// Key names a session: KV is never shared between two keys.
-type Key struct{ Tenant, Session string }
+// Key names a session, or what prompts of several begin with: KV is never shared between two keys.
+type Key struct {
+	Tenant, Session string
+	Prefix          [32]byte // a digest of the tokens that prompts begin with; zero for a session
+}
+
+func (k Key) isPrefix() bool { return k.Prefix != [32]byte{} }
 
 // NoSlot is the Slot of an entry that is not parked.
 const NoSlot = -1

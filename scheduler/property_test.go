@@ -35,7 +35,9 @@ func newMachine(t *rapid.T) *machine {
 		b.MaxBatchSize = rapid.IntRange(1, 5).Draw(t, "batch")
 		b.MaxOvertakings = rapid.IntRange(0, 3).Draw(t, "overtakings")
 		b.MaxPrefillTokensPerTick = rapid.SampledFrom([]int{0, 1, 20}).Draw(t, "prefill")
-	}))
+	}), func(c *scheduler.Config) {
+		c.Sharing = rapid.SampledFrom([]scheduler.Sharing{scheduler.ShareNothing, scheduler.ShareTenant, scheduler.ShareAll}).Draw(t, "sharing")
+	})
 	return &machine{rig: r, cfg: cfg, turns: map[string]uint64{}, epochs: map[string]uint64{},
 		accepted: map[scheduler.TurnKey]scheduler.Request{}, spoiled: map[scheduler.TurnKey]bool{}}
 }

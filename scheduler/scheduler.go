@@ -24,6 +24,9 @@ type Config struct {
 	// owner's, to be closed after the scheduler. Nil is none.
 	Spill *spill.Store
 
+	// Sharing says which sessions share the KV of prompts that begin alike. It is kept within the hot budget.
+	Sharing Sharing
+
 	// MaxResults bounds live turns and endings not yet taken together; what would exceed it is refused
 	// as a full queue, so that no ending is ever dropped. 0 is twice the active and queue places.
 	MaxResults int
@@ -61,6 +64,7 @@ type Scheduler struct {
 	pledged  int    // tokenising turns that hold a place among the active
 	reserved int64  // KV bytes of active turns
 
+	seen        prefixes  // what prompts begin with
 	promoted    []TurnKey // since the last report
 	results     []Ending  // not yet taken
 	draining    bool

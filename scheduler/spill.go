@@ -63,9 +63,12 @@ func (s *Scheduler) evict(entries []hotkv.Entry) {
 		return
 	}
 	for _, e := range entries {
-		if e.State != nil {
+		switch {
+		case e.Key.Prefix != digest{}:
+			e.State.Free() // cheap to have again: many want it
+		case e.State != nil:
 			s.cfg.Spill.Offer(e)
-		} else if e.Parked() {
+		case e.Parked():
 			s.soil(e.Slot, slotLeaving)
 			s.slots[e.Slot].leaving = e
 		}
@@ -110,13 +113,16 @@ func (s *Scheduler) retire(entries []hotkv.Entry) {
 		return
 	}
 	for _, e := range slices.Backward(entries) {
-		ok := true
-		if slot := e.Slot; e.Parked() {
-			e, ok = s.saveLeaving(e)
-			s.soil(slot, slotDirty)
-		}
-		if ok {
+		switch {
+		case e.Key.Prefix != digest{}:
+			e.State.Free()
+		case e.State != nil:
 			s.cfg.Spill.Keep(e)
+		default:
+			if saved, ok := s.saveLeaving(e); ok {
+				s.cfg.Spill.Keep(saved)
+			}
+			s.soil(e.Slot, slotDirty)
 		}
 	}
 }

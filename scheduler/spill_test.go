@@ -326,13 +326,9 @@ func TestSpillingNeverSavesTwoSessionsInATickOfDecoders(t *testing.T) {
 func TestTurnsComeOutTheSameWhereverTheirKVWas(t *testing.T) {
 	cfg := small()
 	cfg.Layers, cfg.Dim, cfg.Heads, cfg.KVHeads, cfg.FFN = 1, 16, 2, 1, 16
+	folder := t.TempDir
 	rapid.Check(t, func(t *rapid.T) {
-		dir, err := os.MkdirTemp("", "spill")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer os.RemoveAll(dir) //nolint:errcheck // what is left is the temporary folder's
-		cfg := cfg
+		dir, cfg := folder(), cfg
 		cfg.Slots, cfg.Exact = rapid.IntRange(1, 3).Draw(t, "slots"), rapid.Bool().Draw(t, "exact")
 		hot := rapid.Int64Range(40, 300).Draw(t, "hot positions")
 		last := map[string]scheduler.Request{}

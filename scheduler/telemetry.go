@@ -54,6 +54,9 @@ type Telemetry struct {
 	HotHitsTotal   int64                `json:"hot_hits_total"`
 	HotMissesTotal map[hotkv.Miss]int64 `json:"hot_misses_total"` // by cause
 
+	PrefixHitsTotal   int64 `json:"prefix_hits_total"`   // turns that began with KV shared with other sessions
+	PrefixTokensTotal int64 `json:"prefix_tokens_total"` // what they need not evaluate; of the cached ones
+
 	HotEvictionsTotal int64                `json:"hot_evictions_total"` // entries that made room for others in memory
 	SpillSessions     int                  `json:"spill_sessions"`      // whose KV is on disk, or on its way there
 	SpillBytes        int64                `json:"spill_bytes"`
@@ -90,7 +93,7 @@ func (s *Scheduler) Telemetry() Telemetry {
 	t.ActiveSessions = len(s.active)
 	t.QueueDepth = s.live - len(s.active)
 	t.WeightBytes = s.budget.WeightBytes
-	t.HotSessions, t.HotBytes = hot.Parked+hot.Saved, hot.Bytes
+	t.HotSessions, t.HotBytes = hot.Parked+hot.Saved-hot.Prefixes, hot.Bytes
 	t.KVTotalBytes = hot.Bytes + s.liveBytes()
 	t.KVBudgetBytes, t.KVReservedBytes = s.budget.KVBudgetBytes, s.reserved
 	t.KVPressure = float64(s.reserved) / float64(s.budget.KVBudgetBytes)
@@ -99,6 +102,7 @@ func (s *Scheduler) Telemetry() Telemetry {
 	t.ScratchPressure = float64(t.ScratchUsedBytes) / float64(t.ScratchBudgetBytes)
 	t.LastTickAgeMS = s.tickAge(now).Milliseconds()
 	t.Threads = s.facts.Threads
+	t.PrefixHitsTotal, t.PrefixTokensTotal = s.stats.prefixHits, s.stats.prefixTokens
 	t.HotEvictionsTotal = hot.Evictions
 	onDisk := s.cfg.Spill.Stats()
 	t.SpillSessions, t.SpillBytes, t.SpillWrittenTotal = onDisk.Sessions, onDisk.Bytes, onDisk.Written
@@ -155,6 +159,8 @@ type stats struct {
 
 	prefill, decode, cached int64
 	hits                    int64
+	prefixHits              int64
+	prefixTokens            int64
 	misses                  map[hotkv.Miss]int64
 	recent                  window
 }

@@ -54,6 +54,8 @@ type Telemetry struct {
 	HotMissesTotal Counts `msgpack:"hot_misses_total" json:"hot_misses_total"` // by Miss
 
 	// What a worker of an earlier version does not tell, and one without a spill has nothing of.
+	PrefixHitsTotal   int64  `msgpack:"prefix_hits_total,omitempty" json:"prefix_hits_total,omitempty"` // turns that began with KV shared with others
+	PrefixTokensTotal int64  `msgpack:"prefix_tokens_total,omitempty" json:"prefix_tokens_total,omitempty"`
 	HotEvictionsTotal int64  `msgpack:"hot_evictions_total,omitempty" json:"hot_evictions_total,omitempty"` // KV that made room for other KV in memory
 	SpillSessions     int    `msgpack:"spill_sessions,omitempty" json:"spill_sessions,omitempty"`           // whose KV is on disk
 	SpillBytes        int64  `msgpack:"spill_bytes,omitempty" json:"spill_bytes,omitempty"`
@@ -137,6 +139,8 @@ func (t *Telemetry) validate(path string) error {
 		checkBytes(path+"last_tick_age_ms", t.LastTickAgeMS),
 		t.RejectedByReason.validate(path+"rejected_by_reason"),
 		t.HotMissesTotal.validate(path+"hot_misses_total"),
+		checkBytes(path+"prefix_hits_total", t.PrefixHitsTotal),
+		checkBytes(path+"prefix_tokens_total", t.PrefixTokensTotal),
 		checkBytes(path+"hot_evictions_total", t.HotEvictionsTotal),
 		checkBytes(path+"spill_bytes", t.SpillBytes),
 		checkBytes(path+"spill_written_total", t.SpillWrittenTotal),

@@ -162,17 +162,19 @@ func (m *metrics) ended(o ledger.Outcome) { m.sessions.WithLabelValues(o.Reason,
 type telemetryCollector struct{ s *Service }
 
 var (
-	activeDesc = prometheus.NewDesc(namespace+"_active_sessions", "Sessions that hold a place among the active ones.", nil, nil)
-	queueDesc  = prometheus.NewDesc(namespace+"_queue_depth", "Turns accepted here that wait for their KV to fit or for an earlier turn of their session.", nil, nil)
-	kvDesc     = prometheus.NewDesc(namespace+"_kv_bytes", "KV bytes, by state. reserved near budget means that the node is full; hot is given up for active sessions.", []string{"state"}, nil)
-	spillBytes = prometheus.NewDesc(namespace+"_spill_bytes", "Bytes of idle sessions' KV on disk.", nil, nil)
-	spillDesc  = prometheus.NewDesc(namespace+"_spill_states_total", "KV handed to the disk, by result. written and hit are good; budget asks for a larger one, backlog for a faster disk; write, read and corrupt for a look at it.", []string{"result"}, nil)
-	hotDesc    = prometheus.NewDesc(namespace+"_hot_lookups_total", "Look-ups of a session's kept KV, by result. Many evicted ones ask for a larger hot budget.", []string{"result"}, nil)
+	activeDesc   = prometheus.NewDesc(namespace+"_active_sessions", "Sessions that hold a place among the active ones.", nil, nil)
+	queueDesc    = prometheus.NewDesc(namespace+"_queue_depth", "Turns accepted here that wait for their KV to fit or for an earlier turn of their session.", nil, nil)
+	kvDesc       = prometheus.NewDesc(namespace+"_kv_bytes", "KV bytes, by state. reserved near budget means that the node is full; hot is given up for active sessions.", []string{"state"}, nil)
+	prefixHits   = prometheus.NewDesc(namespace+"_prefix_hits_total", "Turns that began with KV shared with other sessions.", nil, nil)
+	prefixTokens = prometheus.NewDesc(namespace+"_prefix_tokens_total", "Prompt tokens that were not evaluated since another session's were; many against tokens_total of prefill are a shared system prompt at work.", nil, nil)
+	spillBytes   = prometheus.NewDesc(namespace+"_spill_bytes", "Bytes of idle sessions' KV on disk.", nil, nil)
+	spillDesc    = prometheus.NewDesc(namespace+"_spill_states_total", "KV handed to the disk, by result. written and hit are good; budget asks for a larger one, backlog for a faster disk; write, read and corrupt for a look at it.", []string{"result"}, nil)
+	hotDesc      = prometheus.NewDesc(namespace+"_hot_lookups_total", "Look-ups of a session's kept KV, by result. Many evicted ones ask for a larger hot budget.", []string{"result"}, nil)
 )
 
 // Describe implements prometheus.Collector.
 func (c *telemetryCollector) Describe(out chan<- *prometheus.Desc) {
-	for _, desc := range []*prometheus.Desc{activeDesc, queueDesc, kvDesc, hotDesc, spillBytes, spillDesc} {
+	for _, desc := range []*prometheus.Desc{activeDesc, queueDesc, kvDesc, hotDesc, prefixHits, prefixTokens, spillBytes, spillDesc} {
 		out <- desc
 	}
 }
@@ -189,13 +191,15 @@ func (c *telemetryCollector) Collect(out chan<- prometheus.Metric) {
 	gauge(kvDesc, t.KVReservedBytes, "reserved")
 	gauge(kvDesc, t.HotBytes, "hot")
 	gauge(kvDesc, t.KVBudgetBytes, "budget")
-	count := func(desc *prometheus.Desc, value int64, result string) {
-		out <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, float64(value), result)
+	count := func(desc *prometheus.Desc, value int64, result ...string) {
+		out <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, float64(value), result...)
 	}
 	count(hotDesc, t.HotHitsTotal, "hit")
 	for _, miss := range hotkv.MissCauses() {
 		count(hotDesc, t.HotMissesTotal[miss], string(miss))
 	}
+	count(prefixHits, t.PrefixHitsTotal)
+	count(prefixTokens, t.PrefixTokensTotal)
 	gauge(spillBytes, t.SpillBytes)
 	count(spillDesc, t.SpillWrittenTotal, "written")
 	count(spillDesc, t.SpillHitsTotal, "hit")

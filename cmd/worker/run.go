@@ -25,7 +25,7 @@ import (
 type runCommand struct {
 	natsFlags  `embed:"" group:"NATS:"`
 	modelFlags `embed:"" group:"Model:"`
-	spillFlags `embed:"" group:"KV on disk:"`
+	kvFlags    `embed:"" group:"KV shared and on disk:"`
 
 	Name         string        `help:"Name under which the model is served; default: that of its file." placeholder:"MODEL"`
 	Node         string        `help:"Name of this node; default: that of the machine." placeholder:"ID"`
@@ -81,7 +81,7 @@ func (c *runCommand) Run(env *environment) (err error) {
 		return err
 	}
 	defer closeSpill(env.log, store)
-	cfg.Scheduler.Spill = store
+	cfg.Scheduler.Spill, cfg.Scheduler.Sharing = store, c.sharing()
 	if c.NATS == "" {
 		server, err := c.embedded(env)
 		if err != nil {

@@ -43,7 +43,7 @@ func TestMain(m *testing.M) {
 
 // node is a scheduler on an engine of its own.
 type node struct {
-	t      *testing.T
+	t      testing.TB
 	engine *llama.Engine
 	*scheduler.Scheduler
 }
@@ -59,7 +59,7 @@ func newNode(t *testing.T, model *llama.Model, o llama.Options, adjust func(*sch
 }
 
 // newNodeWith is newNode whose whole configuration can be changed, once there is an engine.
-func newNodeWith(t *testing.T, model *llama.Model, o llama.Options, change func(*llama.Engine, *scheduler.Config)) *node {
+func newNodeWith(t testing.TB, model *llama.Model, o llama.Options, change func(*llama.Engine, *scheduler.Config)) *node {
 	t.Helper()
 	if o.Threads == 0 {
 		o.Threads = 1

@@ -11,7 +11,7 @@ import (
 )
 
 // spilledTo gives a node the folder, as after a start of its process.
-func spilledTo(t *testing.T, dir string) func(*llama.Engine, *scheduler.Config) {
+func spilledTo(t testing.TB, dir string) func(*llama.Engine, *scheduler.Config) {
 	return func(engine *llama.Engine, c *scheduler.Config) {
 		store, err := spill.Open(spill.Options{Dir: dir, BudgetBytes: 1 << 30, Recipe: engine.Fingerprints().Restore, Load: engine.LoadState})
 		if err != nil {

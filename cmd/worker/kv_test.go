@@ -3,11 +3,13 @@ package main
 import (
 	"errors"
 	"io"
+	"reflect"
 	"strings"
 	"testing"
 
 	"github.com/meshnet/node/hotkv"
 	"github.com/meshnet/node/hotkv/spill"
+	"github.com/meshnet/node/scheduler"
 )
 
 func TestSpillFolderOfAnotherWorkerIsAClearError(t *testing.T) {
@@ -20,6 +22,20 @@ func TestSpillFolderOfAnotherWorkerIsAClearError(t *testing.T) {
 	code, _, stderr := commandLine("", "run", "--threads", "1", "--kv-spill", dir)
 	if code != exitUsage || !strings.Contains(stderr, dir) || !strings.Contains(stderr, "another worker") {
 		t.Errorf("exit %d, stderr %q; want %d and the folder's name", code, stderr, exitUsage)
+	}
+}
+
+func TestSharingIsOffAcrossTenantsUnlessTheOperatorSaysSo(t *testing.T) {
+	for flag, want := range map[string]scheduler.Sharing{
+		"none": scheduler.ShareNothing, "tenant": scheduler.ShareTenant, "all": scheduler.ShareAll,
+	} {
+		if got := (&kvFlags{SharePrefixes: flag}).sharing(); got != want {
+			t.Errorf("--share-prefixes %s is %d, want %d", flag, got, want)
+		}
+	}
+	field, _ := reflect.TypeFor[kvFlags]().FieldByName("SharePrefixes")
+	if got := field.Tag.Get("default"); got != "tenant" {
+		t.Errorf("the default is %s, want tenant", got)
 	}
 }
 
