@@ -89,6 +89,9 @@ func telemetry(m *Moment) schemas.Telemetry {
 
 		SuspendedSessions: t.SuspendedSessions, SuspendedBytes: t.SuspendedBytes, SuspensionsTotal: t.SuspensionsTotal,
 		HotSessions: t.HotSessions, HotBytes: t.HotBytes, HotHitsTotal: t.HotHitsTotal, HotMissesTotal: counts(t.HotMissesTotal),
+		PrefixHitsTotal: t.PrefixHitsTotal, PrefixTokensTotal: t.PrefixTokensTotal,
+		HotEvictionsTotal: t.HotEvictionsTotal, SpillSessions: t.SpillSessions, SpillBytes: t.SpillBytes,
+		SpillWrittenTotal: t.SpillWrittenTotal, SpillHitsTotal: t.SpillHitsTotal, SpillLostTotal: counts(t.SpillLostTotal),
 
 		Ticks: t.Ticks, LastTickAgeMS: t.LastTickAgeMS, Threads: t.Threads,
 	}

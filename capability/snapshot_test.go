@@ -7,6 +7,7 @@ import (
 
 	"github.com/meshnet/node/capability"
 	"github.com/meshnet/node/hotkv"
+	"github.com/meshnet/node/hotkv/spill"
 	"github.com/meshnet/node/scheduler"
 	"github.com/meshnet/node/schemas"
 )
@@ -31,6 +32,7 @@ func filled(t *testing.T) scheduler.Telemetry {
 	}
 	tel.RejectedByReason = map[scheduler.Reason]int64{scheduler.RejectedQueueFull: 3, scheduler.RejectedContext: 1}
 	tel.HotMissesTotal = map[hotkv.Miss]int64{hotkv.MissNever: 5}
+	tel.SpillLostTotal = map[spill.Lost]int64{spill.LostBudget: 7}
 	return tel
 }
 

@@ -8,6 +8,9 @@ func (s *Store) insert(e Entry) {
 	s.byKey[e.Key] = it
 	s.byUse.add(&it.use, it)
 	s.bytes += e.Bytes
+	if e.Key.isPrefix() {
+		s.prefixCount++
+	}
 	if e.Parked() {
 		s.parked.add(&it.park, it)
 		s.parkedBytes += e.Bytes
@@ -22,6 +25,9 @@ func (s *Store) remove(it *item) Entry {
 	}
 	s.byUse.remove(&it.use)
 	s.bytes -= it.Bytes
+	if it.Key.isPrefix() {
+		s.prefixCount--
+	}
 	delete(s.byKey, it.Key)
 	return it.Entry
 }

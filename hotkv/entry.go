@@ -1,7 +1,14 @@
 package hotkv
 
-// Key names a session: KV is never shared between two keys.
-type Key struct{ Tenant, Session string }
+import "time"
+
+// Key names a session, or what prompts of several begin with: KV is never shared between two keys.
+type Key struct {
+	Tenant, Session string
+	Prefix          [32]byte // a digest of the tokens that prompts begin with; zero for a session
+}
+
+func (k Key) isPrefix() bool { return k.Prefix != [32]byte{} }
 
 // NoSlot is the Slot of an entry that is not parked.
 const NoSlot = -1
@@ -19,6 +26,8 @@ type Entry struct {
 	Slot     int     // the slot it is parked in; NoSlot when saved
 	State    State   // the saved blob; nil when parked
 	Bytes    int64   // what it counts: State.Bytes() when saved, the slot's KV bytes when parked; at least 1
+
+	Used time.Time // when its session last ran; the store's own order is that of Put
 }
 
 // Parked says whether the KV is still in a slot. It is false for the entry that stands for "none".

@@ -18,6 +18,7 @@ type fakeState struct {
 func (f *fakeState) Bytes() int64  { return f.bytes }
 func (f *fakeState) Tokens() int   { return f.tokens }
 func (f *fakeState) ExactLen() int { return 0 }
+func (f *fakeState) Blob() []byte  { return nil }
 func (f *fakeState) Free()         { f.freed.Add(1) }
 
 func session(name string) hotkv.Key { return hotkv.Key{Tenant: "acme", Session: name} }

@@ -197,6 +197,9 @@ func (m *model) stats() hotkv.Stats {
 	s := hotkv.Stats{BudgetBytes: m.budget, Hits: m.hits, Evictions: m.evictions, Misses: m.misses}
 	for _, e := range m.entries {
 		s.Bytes += e.Bytes
+		if e.Key.Prefix != [32]byte{} {
+			s.Prefixes++
+		}
 		if e.State == nil {
 			s.Parked++
 			s.ParkedBytes += e.Bytes

@@ -22,7 +22,7 @@ type machine struct {
 var (
 	allKeys = []hotkv.Key{
 		{Tenant: "a", Session: "1"}, {Tenant: "a", Session: "2"}, {Tenant: "a", Session: "3"},
-		{Tenant: "b", Session: "1"}, {Tenant: "b", Session: "2"}, {Tenant: "b", Session: "3"},
+		{Tenant: "b", Session: "1"}, {Tenant: "b", Session: "2"}, {Tenant: "b", Prefix: [32]byte{3}},
 	}
 	someKey    = rapid.SampledFrom(allKeys)
 	someEpoch  = rapid.Uint64Range(0, 3)

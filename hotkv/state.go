@@ -6,5 +6,6 @@ type State interface {
 	Bytes() int64  // size of the blob, header included
 	Tokens() int   // positions it holds
 	ExactLen() int // how far its KV came from grid prefill
+	Blob() []byte  // all of it; not to be changed, and valid until Free
 	Free()
 }

@@ -26,6 +26,7 @@ type Stats struct {
 	SavedBytes  int64
 	Parked      int // entries
 	Saved       int // entries
+	Prefixes    int // entries whose key is a prefix's; of both kinds
 
 	Hits      int64          // by Take
 	Misses    map[Miss]int64 // by Take; every cause is present; the map is the caller's

@@ -32,6 +32,7 @@ type Store struct {
 
 	bytes, parkedBytes int64
 	parkedCount        int
+	prefixCount        int
 	hits, evictions    int64
 	misses             map[Miss]int64
 }
@@ -241,6 +242,7 @@ func (s *Store) Stats() Stats {
 		SavedBytes:  s.bytes - s.parkedBytes,
 		Parked:      s.parkedCount,
 		Saved:       len(s.byKey) - s.parkedCount,
+		Prefixes:    s.prefixCount,
 		Hits:        s.hits,
 		Misses:      misses,
 		Evictions:   s.evictions,

@@ -9,6 +9,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"hash/crc32"
+	"io"
 	"sync/atomic"
 	"unsafe"
 
@@ -113,6 +114,30 @@ func newSavedState(payload int, live *atomic.Int64) *savedState {
 func (s *savedState) Bytes() int64  { return int64(len(s.bytes)) }
 func (s *savedState) Tokens() int   { return s.tokens }
 func (s *savedState) ExactLen() int { return s.exact }
+func (s *savedState) Blob() []byte  { return s.bytes }
+
+// LoadState reads the next size bytes of r, a state's Blob, and verifies them as Restore will; the errors are also
+// those of r. Safe for concurrent use.
+func (e *Engine) LoadState(size int64, r io.Reader) (scheduler.State, error) {
+	if size < stateHeaderSize {
+		return nil, fmt.Errorf("%w: %d bytes are too few for a header of %d", scheduler.ErrStateInvalid, size, stateHeaderSize)
+	}
+	st := newSavedState(int(size-stateHeaderSize), &e.states)
+	if st == nil {
+		return nil, fmt.Errorf("no memory for a state of %d bytes", size)
+	}
+	if _, err := io.ReadFull(r, st.bytes); err != nil {
+		st.Free()
+		return nil, err
+	}
+	h, err := checkState(st.bytes, e.restoreSum, e.opts.ContextTokens)
+	if err != nil {
+		st.Free()
+		return nil, err
+	}
+	st.tokens, st.exact = h.tokens, h.exact
+	return st, nil
+}
 
 // Free returns the memory. A second call panics: the first owner may have handed the memory on.
 func (s *savedState) Free() {

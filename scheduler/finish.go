@@ -41,9 +41,9 @@ func (s *Scheduler) park(t *turn) {
 	evicted, err := s.hot.Put(hotkv.Entry{
 		Key: t.key.SessionKey(), Epoch: t.req.Epoch, Recipe: s.prints.Restore,
 		Tokens: tokens, ExactLen: min(t.exactLen, t.pos),
-		Slot: t.slot, Bytes: max(1, s.facts.KVBytes(t.pos)),
+		Slot: t.slot, Bytes: max(1, s.facts.KVBytes(t.pos)), Used: s.clock(),
 	})
-	s.dispose(evicted)
+	s.evict(evicted)
 	if err != nil {
 		return // beyond the budget, or of an epoch that is over: the slot is released instead
 	}

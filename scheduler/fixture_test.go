@@ -1,6 +1,7 @@
 package scheduler_test
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"sync"
@@ -10,6 +11,7 @@ import (
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
 
+	"github.com/meshnet/node/hotkv/spill"
 	"github.com/meshnet/node/internal/goengine"
 	"github.com/meshnet/node/scheduler"
 )
@@ -64,6 +66,8 @@ type rig struct {
 	ends    map[scheduler.TurnKey]scheduler.Ending
 	onCall  func(goengine.Call)
 	calls   []goengine.Call // without rows, except their number in Tokens
+	spill   *spill.Store
+	ended   bool
 }
 
 // newRig makes one whose engine must hold no KV when the test is over.
@@ -95,13 +99,25 @@ func newRig(tb tester, cfg goengine.Config, change ...func(*scheduler.Config)) *
 	if r.sched, err = scheduler.New(engine, config); err != nil {
 		tb.Fatal(err)
 	}
-	tb.Cleanup(func() {
-		r.sched.Close()
-		if kv, states := engine.KVBytes(), engine.LiveStates(); kv != 0 || states != 0 {
-			tb.Errorf("after Close the engine holds %d KV bytes and %d saved states, want none", kv, states)
-		}
-	})
+	r.spill = config.Spill
+	tb.Cleanup(r.end)
 	return r
+}
+
+// end closes the scheduler, which must leave nothing in the engine, and then its spill.
+func (r *rig) end() {
+	r.Helper()
+	if r.ended {
+		return
+	}
+	r.ended = true
+	r.sched.Close()
+	if err := r.spill.Close(context.Background()); err != nil {
+		r.Error(err)
+	}
+	if kv, states := r.engine.KVBytes(), r.engine.LiveStates(); kv != 0 || states != 0 {
+		r.Errorf("after Close the engine holds %d KV bytes and %d saved states, want none", kv, states)
+	}
 }
 
 // request is a greedy turn with a prompt that only this seed gives.
@@ -187,6 +203,10 @@ func (r *rig) finish() {
 
 func (r *rig) tickUntil(done func() bool) {
 	r.Helper()
+	if r.spill != nil {
+		r.runUntil(done)
+		return
+	}
 	for range 20_000 {
 		if done() {
 			r.take()
@@ -195,6 +215,26 @@ func (r *rig) tickUntil(done func() bool) {
 		r.tick()
 	}
 	r.Fatal("not done after 20,000 ticks")
+}
+
+// runUntil is tickUntil that sleeps while a tick would only find what waits for the disk.
+func (r *rig) runUntil(done func() bool) {
+	r.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	if done() {
+		r.take()
+		return
+	}
+	err := r.sched.Run(ctx, func(report *scheduler.Report) {
+		r.observe(report)
+		if done() {
+			cancel()
+		}
+	})
+	if err != nil {
+		r.Fatal(err)
+	}
 }
 
 // tokens waits until the turn has that many new tokens.

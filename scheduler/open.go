@@ -52,19 +52,19 @@ func (s *Scheduler) openTurn(t *turn) error {
 		return nil
 	}
 	t.tookHot = miss == hotkv.Hit
-	s.callEngine()
-	cached, miss := s.reuse(t, entry, miss)
+	cached, exactLen, miss := s.fill(t, entry, miss)
 	var openErr error
-	if cached > 0 || !t.req.RequireHot {
+	if t.phase != phaseEnded && (cached > 0 || !t.req.RequireHot) {
+		s.callEngine()
 		openErr = s.engine.Open(t.slot, t.req.Sampling, t.req.Prompt)
+		s.engineReturned()
 	}
-	s.engineReturned()
 	if t.phase == phaseEnded {
 		return nil
 	}
 	t.miss, t.cached, t.pos = miss, cached, cached
-	t.exactLen = exactAfter(len(t.req.Prompt), cached, entry.ExactLen, s.facts.PrefillChunk)
-	s.stats.lookup(cached, miss)
+	t.exactLen = exactAfter(len(t.req.Prompt), cached, exactLen, s.facts.PrefillChunk)
+	s.notePrompt(t)
 	switch {
 	case cached == 0 && t.req.RequireHot:
 		t.mark(verdict{reason: CacheMiss, miss: miss})
@@ -94,12 +94,16 @@ func (s *Scheduler) checkRecipe(t *turn) error {
 	err := fmt.Errorf("scheduler: the engine's recipe changed from %v to %v while it was in use; restart the node", s.prints, now)
 	t.mark(failed(FailEngine, err.Error()))
 	s.dispose(s.hot.InvalidateAll())
+	s.cfg.Spill.RemoveAll()
 	return err
 }
 
 // claim takes what the hot store has for the turn's session and gives the turn a slot: the very one in which
-// its KV is parked, else the lowest free one. It is false where no slot may be had in this tick.
+// its KV is parked, else the lowest free one. It is false where no slot may be had in this tick, or its KV is not at hand yet.
 func (s *Scheduler) claim(t *turn) (entry hotkv.Entry, miss hotkv.Miss, ok bool) {
+	if s.awaitsSpill(t) || s.awaitsPrefix(t) {
+		return entry, miss, false
+	}
 	key := t.key.SessionKey()
 	if _, found := s.hot.Peek(key); !found && t.req.RequireHot {
 		_, miss = s.hot.Take(key, t.req.Epoch, s.prints.Restore)
@@ -124,6 +128,23 @@ func (s *Scheduler) claim(t *turn) (entry hotkv.Entry, miss hotkv.Miss, ok bool)
 	s.slots[i] = slot{state: slotActive, turn: t}
 	t.slot = i
 	return entry, miss, true
+}
+
+// fill brings the turn's slot to hold what is hot of the prompt: of its session's KV, else of what it shares with others. It returns
+// how many tokens that is, how far they come from grid prefill, and what the look-up of the session's own KV came to.
+func (s *Scheduler) fill(t *turn, entry hotkv.Entry, miss hotkv.Miss) (cached, exactLen int, _ hotkv.Miss) {
+	s.callEngine()
+	cached, miss = s.reuse(t, entry, miss)
+	s.engineReturned()
+	if t.phase == phaseEnded {
+		return 0, 0, miss
+	}
+	s.stats.lookup(cached, miss)
+	if cached > 0 || t.req.RequireHot {
+		return cached, entry.ExactLen, miss
+	}
+	cached = s.restorePrefix(t)
+	return cached, cached, miss
 }
 
 // reuse brings the turn's slot to hold the part of the prompt that is hot, and nothing else. It disposes

@@ -10,8 +10,11 @@ const idlePrefillChunks = 4
 func (s *Scheduler) prefill() {
 	for chunks, tokens := 0, 0; ; chunks++ {
 		t := s.nextToPrefill()
-		if t == nil {
+		if t == nil || !s.keepPrefix(t) {
 			return
+		}
+		if t.marked() { // while its KV was saved for others
+			continue
 		}
 		chunk := s.nextChunk(t)
 		tokens += len(chunk.Tokens)

@@ -41,7 +41,9 @@ func newMachine(t *rapid.T) *machine {
 		b.MaxOvertakings = rapid.IntRange(0, 3).Draw(t, "overtakings")
 		b.MaxPrefillTokensPerTick = rapid.SampledFrom([]int{0, 1, 20}).Draw(t, "prefill")
 		m.suspendBudget = b.SuspendBudgetBytes
-	}))
+	}), func(c *scheduler.Config) {
+		c.Sharing = rapid.SampledFrom([]scheduler.Sharing{scheduler.ShareNothing, scheduler.ShareTenant, scheduler.ShareAll}).Draw(t, "sharing")
+	})
 	return m
 }
 

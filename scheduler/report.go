@@ -23,7 +23,7 @@ type Report struct {
 	DecodeTokens  int // as they count: without first and replayed ones
 	PrefillTokens int // evaluated ones
 	Moves         int // sessions moved to a lower slot
-	Saves         int // sessions saved to free their slots, parked or suspended
+	Saves         int // sessions saved to free their slots, parked or suspended, and beginnings of prompts saved for others
 	Restores      int
 
 	// How long the parts took, by the scheduler's clock. Open is slots, hot KV and moves.
@@ -38,8 +38,8 @@ type Started struct {
 	Key          TurnKey
 	Slot         int
 	PromptTokens int
-	CachedTokens int        // of the prompt, taken from hot KV
-	Miss         hotkv.Miss // why nothing was; Hit where CachedTokens > 0
+	CachedTokens int        // of the prompt, taken from hot KV: the session's, or with a Miss what it shares with others
+	Miss         hotkv.Miss // why nothing was taken of the session's own; Hit where it was
 	ResumeIndex  int        // index of the first new token: how many are replayed
 	Queued       time.Duration
 }

@@ -29,11 +29,25 @@ func (s *Scheduler) Run(ctx context.Context, sink func(*Report)) error {
 	}
 }
 
-// hasWork says whether a tick has something to do. What waits while nothing is active waits for Submit to return, which wakes Run.
+// hasWork says whether a tick has something to do. What waits while nothing is active waits for Submit to return, which wakes Run,
+// as the disk does where everything active waits for that.
 func (s *Scheduler) hasWork() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.active) > 0
+	return len(s.active) > 0 && !s.reads()
+}
+
+// awaitReads sleeps while a tick would find nothing but turns that wait for the disk.
+func (s *Scheduler) awaitReads() {
+	for {
+		s.mu.Lock()
+		wait := s.reads()
+		s.mu.Unlock()
+		if !wait {
+			return
+		}
+		<-s.wake
+	}
 }
 
 // tickSlack is how many times more ticks than a fully serialised run needs RunToCompletion allows.
@@ -51,6 +65,7 @@ func (s *Scheduler) RunToCompletion(maxTicks int) ([]Ending, error) {
 		if s.Pending() == 0 {
 			break
 		}
+		s.awaitReads()
 		if _, err := s.Tick(); err != nil {
 			return s.TakeResults(nil), err
 		}

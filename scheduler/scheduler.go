@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/meshnet/node/hotkv"
+	"github.com/meshnet/node/hotkv/spill"
 )
 
 // Config is what New needs beside the engine.
@@ -18,6 +19,13 @@ type Config struct {
 
 	// StallAfter is how long one call of the engine may take before FailStalled gives up on it; 0 is for ever.
 	StallAfter time.Duration
+
+	// Spill keeps on disk what the hot store has no room for; it must be open for the engine's restore fingerprint. It is still its
+	// owner's, to be closed after the scheduler. Nil is none.
+	Spill *spill.Store
+
+	// Sharing says which sessions share the KV of prompts that begin alike. It is kept within the hot budget.
+	Sharing Sharing
 
 	// MaxResults bounds live turns and endings not yet taken together; what would exceed it is refused
 	// as a full queue, so that no ending is ever dropped. 0 is twice the active and queue places.
@@ -64,6 +72,7 @@ type Scheduler struct {
 	suspended      int        // turns in the queue that had begun
 	suspendedBytes int64      // their saved KV
 
+	seen        prefixes  // what prompts begin with
 	promoted    []TurnKey // since the last report
 	results     []Ending  // not yet taken
 	draining    bool
@@ -117,6 +126,10 @@ func New(engine Engine, cfg Config) (*Scheduler, error) {
 		tenants:  make(map[string]*account),
 		paces:    paces{steps: make([]pace, facts.Slots+1)},
 	}
+	if s.cfg.Spill != nil && s.cfg.Spill.Recipe() != s.prints.Restore {
+		return nil, fmt.Errorf("scheduler: the spill is open for recipe %s, the engine's is %s; open it for this engine", s.cfg.Spill.Recipe(), s.prints.Restore)
+	}
+	s.cfg.Spill.Epochs(func(key SessionKey, epoch uint64) { s.hot.Fence(key, epoch) }) // no request may fall behind it
 	s.stats.init(clock())
 	return s, nil
 }
@@ -148,13 +161,13 @@ func (s *Scheduler) TakeResults(dst []Ending) []Ending {
 	return dst
 }
 
-// Close interrupts what is live, releases every slot and frees all saved KV. It belongs to the ticking
-// goroutine. Submissions are refused from then on.
+// Close interrupts what is live, releases every slot and frees all saved KV, or hands it to the spill. It belongs to the
+// ticking goroutine. Submissions are refused from then on.
 func (s *Scheduler) Close() {
 	s.Interrupt()
 	s.beginTick()
 	s.reap()
-	s.dispose(s.hot.Close())
+	s.retire(s.hot.Close())
 	s.cleanSlots()
 	s.endTick()
 }

@@ -1,5 +1,7 @@
 package scheduler
 
+import "github.com/meshnet/node/hotkv"
+
 // slotState is what one of the engine's KV streams is used for.
 type slotState uint8
 
@@ -8,30 +10,37 @@ const (
 	slotActive                   // held by slot.turn
 	slotParked                   // holds the KV of an entry of the hot store
 	slotClosing                  // as slotParked, but the engine's sampler is still attached
+	slotLeaving                  // holds the KV of slot.leaving, which left the hot store and is to be saved for the spill
 	slotDirty                    // holds what nobody wants; Engine.Release makes it free
 )
 
+// unclean says whether cleanSlots has something to do.
+func (state slotState) unclean() bool {
+	return state == slotClosing || state == slotLeaving || state == slotDirty
+}
+
 // slot is guarded by Scheduler.mu. Only the ticking goroutine gives it to a turn.
 type slot struct {
-	state  slotState
-	turn   *turn
-	parked SessionKey // whose KV it holds in slotParked and slotClosing
+	state   slotState
+	turn    *turn
+	parked  SessionKey  // whose KV it holds in slotParked and slotClosing
+	leaving hotkv.Entry // of slotLeaving
 }
 
 // soil leaves a slot for cleanSlots.
 func (s *Scheduler) soil(i int, state slotState) {
-	if old := s.slots[i].state; old != slotDirty && old != slotClosing {
+	if !s.slots[i].state.unclean() {
 		s.unclean++
 	}
 	s.slots[i] = slot{state: state}
 }
 
-// cleanSlots makes dirty slots free and closing ones parked.
+// cleanSlots makes dirty and leaving slots free and closing ones parked.
 func (s *Scheduler) cleanSlots() {
 	for s.unclean > 0 {
 		s.dirty = s.dirty[:0]
 		for i := range s.slots {
-			if state := s.slots[i].state; state == slotDirty || state == slotClosing {
+			if s.slots[i].state.unclean() {
 				s.dirty = append(s.dirty, i)
 			}
 		}
@@ -43,6 +52,10 @@ func (s *Scheduler) cleanSlots() {
 
 func (s *Scheduler) cleanSlot(i int) {
 	was := s.slots[i].state
+	if was == slotLeaving {
+		s.spillSlot(i)
+		return
+	}
 	s.callEngine()
 	if was == slotClosing {
 		s.engine.Close(i)
@@ -104,12 +117,12 @@ func (s *Scheduler) reclaim(key SessionKey) bool {
 	case err != nil:
 		s.dispose(s.hot.Invalidate(key))
 	default:
-		evicted, saved := s.hot.Saved(key, entry.Slot, state)
-		if !saved {
+		if evicted, saved := s.hot.Saved(key, entry.Slot, state); saved {
+			s.evict(evicted)
+		} else {
 			state.Free()
-			evicted = s.hot.Invalidate(key)
+			s.dispose(s.hot.Invalidate(key))
 		}
-		s.dispose(evicted)
 		s.soil(entry.Slot, slotDirty)
 	}
 	s.cleanSlots()

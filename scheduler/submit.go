@@ -227,7 +227,7 @@ func (s *Scheduler) commit(t *turn) {
 			s.stop(other, failed(FailSuperseded, fmt.Sprintf("route epoch %d took over", t.req.Epoch)))
 		}
 	}
-	s.dispose(s.hot.Fence(key, t.req.Epoch))
+	s.fence(key, t.req.Epoch)
 	s.promote()
 	s.nudge()
 }

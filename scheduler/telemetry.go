@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/meshnet/node/hotkv"
+	"github.com/meshnet/node/hotkv/spill"
 )
 
 // Telemetry is a bounded snapshot of a node's pressure and work, without any session's content. Rates
@@ -57,6 +58,16 @@ type Telemetry struct {
 	HotHitsTotal   int64                `json:"hot_hits_total"`
 	HotMissesTotal map[hotkv.Miss]int64 `json:"hot_misses_total"` // by cause
 
+	PrefixHitsTotal   int64 `json:"prefix_hits_total"`   // turns that began with KV shared with other sessions
+	PrefixTokensTotal int64 `json:"prefix_tokens_total"` // what they need not evaluate; of the cached ones
+
+	HotEvictionsTotal int64                `json:"hot_evictions_total"` // entries that made room for others in memory
+	SpillSessions     int                  `json:"spill_sessions"`      // whose KV is on disk, or on its way there
+	SpillBytes        int64                `json:"spill_bytes"`
+	SpillWrittenTotal int64                `json:"spill_written_total"` // of the evicted, and of those that were hot at the end
+	SpillHitsTotal    int64                `json:"spill_hits_total"`    // that were made hot again from disk
+	SpillLostTotal    map[spill.Lost]int64 `json:"spill_lost_total"`    // by cause
+
 	Ticks         uint64 `json:"ticks"`
 	LastTickAgeMS int64  `json:"last_tick_age_ms"` // how long the tick in progress has taken or work has waited for one; 0 when idle
 	Threads       int    `json:"threads"`
@@ -86,7 +97,7 @@ func (s *Scheduler) Telemetry() Telemetry {
 	t.ActiveSessions = len(s.active)
 	t.QueueDepth = s.live - len(s.active)
 	t.WeightBytes = s.budget.WeightBytes
-	t.HotSessions, t.HotBytes = hot.Parked+hot.Saved, hot.Bytes
+	t.HotSessions, t.HotBytes = hot.Parked+hot.Saved-hot.Prefixes, hot.Bytes
 	t.SuspendedSessions, t.SuspendedBytes = s.suspended, s.suspendedBytes
 	t.KVTotalBytes = hot.Bytes + s.liveBytes()
 	t.KVBudgetBytes, t.KVReservedBytes = s.budget.KVBudgetBytes, s.reserved
@@ -96,6 +107,11 @@ func (s *Scheduler) Telemetry() Telemetry {
 	t.ScratchPressure = float64(t.ScratchUsedBytes) / float64(t.ScratchBudgetBytes)
 	t.LastTickAgeMS = s.tickAge(now).Milliseconds()
 	t.Threads = s.facts.Threads
+	t.PrefixHitsTotal, t.PrefixTokensTotal = s.stats.prefixHits, s.stats.prefixTokens
+	t.HotEvictionsTotal = hot.Evictions
+	onDisk := s.cfg.Spill.Stats()
+	t.SpillSessions, t.SpillBytes, t.SpillWrittenTotal = onDisk.Sessions, onDisk.Bytes, onDisk.Written
+	t.SpillHitsTotal, t.SpillLostTotal = onDisk.Hits, onDisk.Lost
 	return t
 }
 
@@ -154,6 +170,8 @@ type stats struct {
 
 	prefill, decode, cached int64
 	hits                    int64
+	prefixHits              int64
+	prefixTokens            int64
 	misses                  map[hotkv.Miss]int64
 	recent                  window
 }

@@ -30,6 +30,7 @@ func TestTelemetryHasTheDashboardsNames(t *testing.T) {
 		"kv_reserved_bytes", "hot_sessions", "hot_bytes", "hot_hits_total", "hot_misses_total", "cache_miss_sessions",
 		"cached_tokens_total", "last_tick_age_ms", "threads", "prefill_tokens_per_sec_10s", "decode_tokens_per_sec_10s",
 		"suspended_sessions", "suspended_bytes", "suspensions_total",
+		"prefix_hits_total", "prefix_tokens_total", "hot_evictions_total", "spill_sessions", "spill_bytes", "spill_written_total", "spill_hits_total", "spill_lost_total",
 	}
 	slices.Sort(want)
 	if got := slices.Sorted(maps.Keys(fields)); !slices.Equal(got, want) {

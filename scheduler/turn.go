@@ -38,9 +38,13 @@ type turn struct {
 	tokens   []Token // of this turn, replayed ones included
 	exactLen int     // how far its KV will have come from grid prefill once the prompt is evaluated
 
-	cached    int        // prompt tokens taken from hot KV
+	chain []digest // names of the prompt's beginnings on the grid; nil until they are needed
+	saves []int    // positions at which its KV is to be saved for others
+
+	cached    int        // prompt tokens taken from hot KV, its session's or shared
 	prefilled int        // prompt tokens evaluated
-	miss      hotkv.Miss // what the look-up for hot KV came to
+	miss      hotkv.Miss // what the look-up for the session's hot KV came to
+	reading   reading    // of the session's KV from disk
 	tookHot   bool       // the session's earlier KV was handed to this turn
 	kept      bool       // its KV went into the hot store
 

@@ -45,8 +45,8 @@ type Started struct {
 	Node         Node      `msgpack:"node" json:"node"`
 	ResumeIndex  int       `msgpack:"resume_index" json:"resume_index"` // where the stream goes on: what is from there on is void
 	PromptTokens int       `msgpack:"prompt_tokens" json:"prompt_tokens"`
-	CachedTokens int       `msgpack:"cached_tokens" json:"cached_tokens"`   // of the prompt, taken from hot KV
-	Miss         Miss      `msgpack:"miss,omitempty" json:"miss,omitempty"` // why nothing was; "" where something was
+	CachedTokens int       `msgpack:"cached_tokens" json:"cached_tokens"`   // of the prompt, taken from hot KV: the session's, or with a miss what it shares with others
+	Miss         Miss      `msgpack:"miss,omitempty" json:"miss,omitempty"` // why nothing was taken of the session's own; "" where something was
 	Exact        bool      `msgpack:"exact" json:"exact"`                   // it goes on with the same bits as an undisturbed turn
 	Seed         *uint64   `msgpack:"seed,omitempty" json:"seed,omitempty"` // of the sampling; absent where it is greedy
 	// By these a later attempt knows whether the tokens so far can be its own: which model yielded them, and

@@ -57,6 +57,16 @@ type Telemetry struct {
 	HotHitsTotal   int64  `msgpack:"hot_hits_total" json:"hot_hits_total"`
 	HotMissesTotal Counts `msgpack:"hot_misses_total" json:"hot_misses_total"` // by Miss
 
+	// What a worker of an earlier version does not tell, and one without a spill has nothing of.
+	PrefixHitsTotal   int64  `msgpack:"prefix_hits_total,omitempty" json:"prefix_hits_total,omitempty"` // turns that began with KV shared with others
+	PrefixTokensTotal int64  `msgpack:"prefix_tokens_total,omitempty" json:"prefix_tokens_total,omitempty"`
+	HotEvictionsTotal int64  `msgpack:"hot_evictions_total,omitempty" json:"hot_evictions_total,omitempty"` // KV that made room for other KV in memory
+	SpillSessions     int    `msgpack:"spill_sessions,omitempty" json:"spill_sessions,omitempty"`           // whose KV is on disk
+	SpillBytes        int64  `msgpack:"spill_bytes,omitempty" json:"spill_bytes,omitempty"`
+	SpillWrittenTotal int64  `msgpack:"spill_written_total,omitempty" json:"spill_written_total,omitempty"`
+	SpillHitsTotal    int64  `msgpack:"spill_hits_total,omitempty" json:"spill_hits_total,omitempty"`
+	SpillLostTotal    Counts `msgpack:"spill_lost_total,omitempty" json:"spill_lost_total,omitempty"` // by cause
+
 	Ticks         uint64 `msgpack:"ticks" json:"ticks"`
 	LastTickAgeMS int64  `msgpack:"last_tick_age_ms" json:"last_tick_age_ms"` // how long work has waited for a tick; 0 when idle
 	Threads       int    `msgpack:"threads" json:"threads"`
@@ -135,6 +145,13 @@ func (t *Telemetry) validate(path string) error {
 		checkBytes(path+"last_tick_age_ms", t.LastTickAgeMS),
 		t.RejectedByReason.validate(path+"rejected_by_reason"),
 		t.HotMissesTotal.validate(path+"hot_misses_total"),
+		checkBytes(path+"prefix_hits_total", t.PrefixHitsTotal),
+		checkBytes(path+"prefix_tokens_total", t.PrefixTokensTotal),
+		checkBytes(path+"hot_evictions_total", t.HotEvictionsTotal),
+		checkBytes(path+"spill_bytes", t.SpillBytes),
+		checkBytes(path+"spill_written_total", t.SpillWrittenTotal),
+		checkBytes(path+"spill_hits_total", t.SpillHitsTotal),
+		t.SpillLostTotal.validate(path+"spill_lost_total"),
 	)
 }
 
@@ -149,6 +166,7 @@ func (t *Telemetry) validateCounts(path string) error {
 		checkCount(path+"batch_occupancy_max", t.BatchOccupancyMax),
 		checkCount(path+"hot_sessions", t.HotSessions),
 		checkCount(path+"suspended_sessions", t.SuspendedSessions),
+		checkCount(path+"spill_sessions", t.SpillSessions),
 		checkCount(path+"threads", t.Threads),
 	)
 }

@@ -34,7 +34,7 @@ func TestDeadlineOutOfReachIsRejectedAtOnce(t *testing.T) {
 // Three turns of one tenant, and KV for one at a time.
 func TestPriorityOrdersATenantsTurnsAtANode(t *testing.T) {
 	m := newMesh(t)
-	n, gate := m.startGated("n1", goengine.OpDecode, func(c *worker.Config, e *goengine.Config) {
+	n, gate := m.startGated("n1", func(c *worker.Config, e *goengine.Config) {
 		engine, err := goengine.New(*e)
 		m.check(err)
 		c.Scheduler.Budget = scheduler.DefaultBudget(engine.Facts())
@@ -116,7 +116,7 @@ func TestTenantWithoutATurnPassesAFlood(t *testing.T) {
 // Its saved KV does not come back: the turn is taken over like any whose worker was lost, and its readers get every token once.
 func TestTurnWhoseSavedKVIsLostIsTakenOver(t *testing.T) {
 	m := newMesh(t)
-	n, gate := m.startGated("n1", goengine.OpDecode, slots(1), func(c *worker.Config, _ *goengine.Config) { c.Periods.Guests = 10 * time.Millisecond })
+	n, gate := m.startGated("n1", slots(1), func(c *worker.Config, _ *goengine.Config) { c.Periods.Guests = 10 * time.Millisecond })
 	n.engine.Inject(goengine.Fault{Kind: goengine.FaultRestore, Slot: goengine.AnySlot, Times: 1})
 	long, guest := request("long", 1, 300), request("guest", 1, 8)
 	guest.Tenant = schemas.Must(schemas.ParseTenant("quiet"))
@@ -137,7 +137,7 @@ func TestTurnWhoseSavedKVIsLostIsTakenOver(t *testing.T) {
 // One tenant alone is never looked past: nothing is delivered twice.
 func TestFloodOfOneTenantIsDeliveredOnce(t *testing.T) {
 	m := newMesh(t)
-	n, gate := m.startGated("n1", goengine.OpDecode, slots(1), func(c *worker.Config, _ *goengine.Config) { c.Periods.Guests = time.Millisecond })
+	n, gate := m.startGated("n1", slots(1), func(c *worker.Config, _ *goengine.Config) { c.Periods.Guests = time.Millisecond })
 	var flood []*schemas.Request
 	for i := range 10 {
 		req := request(fmt.Sprint("flood", i), 1, 20)
@@ -158,7 +158,7 @@ func TestFloodOfOneTenantIsDeliveredOnce(t *testing.T) {
 // A second request of a guest's tenant, passed over while the first one ran, is found again once that has ended.
 func TestGuestsOfATenantComeOneAfterTheOther(t *testing.T) {
 	m := newMesh(t)
-	n, gate := m.startGated("n1", goengine.OpDecode, slots(1), func(c *worker.Config, _ *goengine.Config) { c.Periods.Guests = 10 * time.Millisecond })
+	n, gate := m.startGated("n1", slots(1), func(c *worker.Config, _ *goengine.Config) { c.Periods.Guests = 10 * time.Millisecond })
 	long := request("long", 1, 400)
 	m.submit(long, schemas.AnyLane)
 	m.arrived(gate)

@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/meshnet/node/hotkv"
+	"github.com/meshnet/node/hotkv/spill"
 	"github.com/meshnet/node/scheduler"
 	"github.com/meshnet/node/schemas"
 	"github.com/meshnet/node/worker/ledger"
@@ -168,11 +169,15 @@ var (
 	suspendsDesc  = prometheus.NewDesc(namespace+"_suspensions_total", "Times that a session gave its place to another tenant's. A steady rate means that tenants contend for slots.", nil, nil)
 	kvDesc        = prometheus.NewDesc(namespace+"_kv_bytes", "KV bytes, by state. reserved near budget means that the node is full; hot is given up for active sessions; suspended is saved for sessions that go on later.", []string{"state"}, nil)
 	hotDesc       = prometheus.NewDesc(namespace+"_hot_lookups_total", "Look-ups of a session's kept KV, by result. Many evicted ones ask for a larger hot budget.", []string{"result"}, nil)
+	prefixHits    = prometheus.NewDesc(namespace+"_prefix_hits_total", "Turns that began with KV shared with other sessions.", nil, nil)
+	prefixTokens  = prometheus.NewDesc(namespace+"_prefix_tokens_total", "Prompt tokens that were not evaluated since another session's were; many against tokens_total of prefill are a shared system prompt at work.", nil, nil)
+	spillBytes    = prometheus.NewDesc(namespace+"_spill_bytes", "Bytes of idle sessions' KV on disk.", nil, nil)
+	spillDesc     = prometheus.NewDesc(namespace+"_spill_states_total", "KV handed to the disk, by result. written and hit are good; budget asks for a larger one, backlog for a faster disk; write, read and corrupt for a look at it.", []string{"result"}, nil)
 )
 
 // Describe implements prometheus.Collector.
 func (c *telemetryCollector) Describe(out chan<- *prometheus.Desc) {
-	for _, desc := range []*prometheus.Desc{activeDesc, queueDesc, suspendedDesc, suspendsDesc, kvDesc, hotDesc} {
+	for _, desc := range []*prometheus.Desc{activeDesc, queueDesc, suspendedDesc, suspendsDesc, kvDesc, hotDesc, prefixHits, prefixTokens, spillBytes, spillDesc} {
 		out <- desc
 	}
 }
@@ -191,12 +196,20 @@ func (c *telemetryCollector) Collect(out chan<- prometheus.Metric) {
 	gauge(kvDesc, t.SuspendedBytes, "suspended")
 	gauge(kvDesc, t.KVBudgetBytes, "budget")
 	gauge(suspendedDesc, int64(t.SuspendedSessions))
-	out <- prometheus.MustNewConstMetric(suspendsDesc, prometheus.CounterValue, float64(t.SuspensionsTotal))
-	count := func(value int64, result string) {
-		out <- prometheus.MustNewConstMetric(hotDesc, prometheus.CounterValue, float64(value), result)
+	count := func(desc *prometheus.Desc, value int64, result ...string) {
+		out <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, float64(value), result...)
 	}
-	count(t.HotHitsTotal, "hit")
+	count(suspendsDesc, t.SuspensionsTotal)
+	count(hotDesc, t.HotHitsTotal, "hit")
 	for _, miss := range hotkv.MissCauses() {
-		count(t.HotMissesTotal[miss], string(miss))
+		count(hotDesc, t.HotMissesTotal[miss], string(miss))
+	}
+	count(prefixHits, t.PrefixHitsTotal)
+	count(prefixTokens, t.PrefixTokensTotal)
+	gauge(spillBytes, t.SpillBytes)
+	count(spillDesc, t.SpillWrittenTotal, "written")
+	count(spillDesc, t.SpillHitsTotal, "hit")
+	for _, cause := range spill.LostCauses() {
+		count(spillDesc, t.SpillLostTotal[cause], string(cause))
 	}
 }

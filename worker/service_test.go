@@ -196,7 +196,7 @@ func TestProbesAndMetricsAreServed(t *testing.T) {
 	}
 	_, body := get("/metrics")
 	for _, name := range []string{"admissions_total", "sessions_total", "tokens_total", "batch_occupancy_bucket", "time_to_first_token_seconds_bucket",
-		"inter_token_seconds_bucket", "queue_seconds_bucket", "active_sessions", "queue_depth", "kv_bytes", "hot_lookups_total", "fetches_total", "redeliveries_total",
+		"inter_token_seconds_bucket", "queue_seconds_bucket", "active_sessions", "queue_depth", "kv_bytes", "hot_lookups_total", "prefix_hits_total", "prefix_tokens_total", "spill_bytes", "spill_states_total", "fetches_total", "redeliveries_total",
 		"takeovers_total", "leases_lost_total", "moves_total", "publish_errors_total", "guard_rejects_total", "nats_reconnects_total", "build_info", "model_info"} {
 		if !strings.Contains(body, "\nmeshnet_"+name) {
 			t.Errorf("no metric %s", name)

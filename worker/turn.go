@@ -7,6 +7,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/meshnet/node/hotkv"
 	"github.com/meshnet/node/scheduler"
 	"github.com/meshnet/node/schemas"
 	"github.com/meshnet/node/worker/ledger"
@@ -270,7 +271,7 @@ func (t *turn) started(s scheduler.Started) {
 		PromptTokens:     s.PromptTokens - t.plan.prefilled,
 		CachedTokens:     min(s.CachedTokens, s.PromptTokens-t.plan.prefilled),
 		Miss:             schemas.Miss(s.Miss),
-		Exact:            t.plan.exact && (s.CachedTokens == 0 || t.s.facts.Exact),
+		Exact:            t.plan.exact && (s.CachedTokens == 0 || s.Miss != hotkv.Hit || t.s.facts.Exact), // what is shared is as good as cold
 		ModelFingerprint: t.s.cfg.ModelFingerprint,
 		ExactFingerprint: t.s.prints.Exact,
 	}

@@ -25,6 +25,7 @@ import (
 type runCommand struct {
 	natsFlags  `embed:"" group:"NATS:"`
 	modelFlags `embed:"" group:"Model:"`
+	kvFlags    `embed:"" group:"KV shared and on disk:"`
 
 	Name         string             `help:"Name under which the model is served; default: that of its file." placeholder:"MODEL"`
 	Node         string             `help:"Name of this node; default: that of the machine." placeholder:"ID"`
@@ -77,6 +78,12 @@ func (c *runCommand) Run(env *environment) (err error) {
 	}
 	defer engine.Free()
 	c.describe(&cfg, model, engine)
+	store, err := c.openSpill(env, engine)
+	if err != nil {
+		return err
+	}
+	defer closeSpill(env.log, store)
+	cfg.Scheduler.Spill, cfg.Scheduler.Sharing = store, c.sharing()
 	if c.NATS == "" {
 		server, err := c.embedded(env)
 		if err != nil {
@@ -136,6 +143,9 @@ func (c *runCommand) config(env *environment) (worker.Config, error) {
 	}
 	if c.MaxActive < 1 || c.MaxActive > llama.MaxSlots {
 		return cfg, usageError("--max-active is %d; use 1 to %d", c.MaxActive, llama.MaxSlots)
+	}
+	if err := c.checkSpill(); err != nil {
+		return cfg, err
 	}
 	cfg.URL, cfg.HTTP = c.url(), c.HTTP
 	cfg.Provision, cfg.Replicas, cfg.TenantQuota = worker.Provision(c.Provision), c.Replicas, c.TenantQuota

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"hash/crc32"
+	"io"
 	"math"
 	"sync/atomic"
 
@@ -41,6 +42,7 @@ type savedState struct {
 func (s *savedState) Bytes() int64  { return int64(len(s.live())) }
 func (s *savedState) Tokens() int   { return s.field(tokensAt) }
 func (s *savedState) ExactLen() int { return s.field(exactLenAt) }
+func (s *savedState) Blob() []byte  { return s.live() }
 
 func (s *savedState) Free() {
 	if s.freed.Swap(true) {
@@ -70,6 +72,16 @@ func (s *savedState) field(at int) int {
 func (e *Engine) StateFrom(blob []byte) scheduler.State {
 	e.states.Add(1)
 	return &savedState{engine: e, blob: bytes.Clone(blob)}
+}
+
+// LoadState is StateFrom of the next size bytes of r. Safe for concurrent use.
+func (e *Engine) LoadState(size int64, r io.Reader) (scheduler.State, error) {
+	blob := make([]byte, size)
+	if _, err := io.ReadFull(r, blob); err != nil {
+		return nil, fmt.Errorf("goengine: reading a state of %d bytes: %w", size, err)
+	}
+	e.states.Add(1)
+	return &savedState{engine: e, blob: blob}, nil
 }
 
 // Blob copies the bytes of a state made by an engine of this package; it panics with another.

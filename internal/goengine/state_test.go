@@ -105,6 +105,7 @@ type foreign struct{}
 func (foreign) Bytes() int64  { return 100 }
 func (foreign) Tokens() int   { return 1 }
 func (foreign) ExactLen() int { return 1 }
+func (foreign) Blob() []byte  { return nil }
 func (foreign) Free()         {}
 
 func TestFreedStateMustNotBeUsed(t *testing.T) {

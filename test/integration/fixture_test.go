@@ -43,13 +43,23 @@ func TestMain(m *testing.M) {
 
 // node is a scheduler on an engine of its own.
 type node struct {
-	t      *testing.T
+	t      testing.TB
 	engine *llama.Engine
 	*scheduler.Scheduler
 }
 
 // newNode makes a node; adjust, if not nil, changes its budget. At the end of the test it checks that nothing is left.
 func newNode(t *testing.T, model *llama.Model, o llama.Options, adjust func(*scheduler.NodeBudget)) *node {
+	t.Helper()
+	return newNodeWith(t, model, o, func(_ *llama.Engine, c *scheduler.Config) {
+		if adjust != nil {
+			adjust(&c.Budget)
+		}
+	})
+}
+
+// newNodeWith is newNode whose whole configuration can be changed, once there is an engine.
+func newNodeWith(t testing.TB, model *llama.Model, o llama.Options, change func(*llama.Engine, *scheduler.Config)) *node {
 	t.Helper()
 	if o.Threads == 0 {
 		o.Threads = 1
@@ -60,15 +70,17 @@ func newNode(t *testing.T, model *llama.Model, o llama.Options, adjust func(*sch
 	}
 	budget := scheduler.DefaultBudget(engine.Facts())
 	budget.MaxQueueDepth = 4096
-	if adjust != nil {
-		adjust(&budget)
-	}
-	sched, err := scheduler.New(engine, scheduler.Config{Budget: budget})
+	config := scheduler.Config{Budget: budget}
+	change(engine, &config)
+	sched, err := scheduler.New(engine, config)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
 		sched.Close()
+		if err := config.Spill.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
 		if n := engine.LiveStates(); n != 0 {
 			t.Errorf("%d saved states were not freed", n)
 		}
