@@ -110,6 +110,9 @@ int32_t mn_control_text(const mn_model * model, int32_t token, char * out, int32
 // Whether the tokenizer may put a space before a text.
 bool mn_space_before_text(const mn_model * model);
 
+// A grammar in GBNF, to be freed; null on error. It may crash, or take for ever.
+char * mn_schema_to_grammar(const char * schema, mn_error * err);
+
 // ---- engine: one context -----------------------------------------------------------------------
 
 typedef struct mn_engine mn_engine;
@@ -145,6 +148,7 @@ enum {
     MN_ROW_NONE,       // nothing was asked of this row
     MN_ROW_NAN,        // the logits are not numbers
     MN_ROW_NO_CHOICE,  // no token can be chosen
+    MN_ROW_GRAMMAR,    // the grammar lets no token follow, or not the known one
     MN_ROW_LOST        // the slot could not be trimmed back and is empty now
 };
 
@@ -184,6 +188,8 @@ typedef struct mn_sampling {
 bool mn_sampler_open(mn_engine * engine, int32_t slot, const mn_sampling * sampling, const int32_t * history,
                      int32_t n_history, mn_error * err);
 void mn_sampler_close(mn_engine * engine, int32_t slot);
+// Lets a grammar (a handle of grammar.go, which is the sampler's from now on) say which tokens may follow in an open slot.
+void mn_sampler_constrain(mn_engine * engine, int32_t slot, uintptr_t grammar);
 
 // ---- slots -------------------------------------------------------------------------------------
 
