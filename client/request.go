@@ -16,10 +16,12 @@ type Request struct {
 	Epoch   uint64 // the session's route epoch; a higher one ends older turns
 	Model   string
 
-	// Exactly one of the two: the whole conversation as text, or as tokens.
+	// Exactly one of the three: the whole conversation as text, as tokens, or as messages for the model's chat template.
 	Prompt   string
 	TokenIDs []int64
-	Special  bool // spellings of control tokens in Prompt are control tokens, not text
+	Messages []schemas.ChatMessage
+	Tools    string // what the assistant may call, with Messages: a JSON list, as OpenAI's API has it
+	Special  bool   // spellings of control tokens in Prompt are control tokens, not text
 
 	MaxNewTokens int               // at least 1
 	Sampling     *schemas.Sampling // nil is schemas.DefaultSampling
@@ -39,7 +41,7 @@ type Request struct {
 // wire checks a request and draws its nonce.
 func (r *Request) wire() (*schemas.Request, error) {
 	w := &schemas.Request{
-		Turn: schemas.Turn(r.Turn), Epoch: r.Epoch, TokenIDs: r.TokenIDs, Special: r.Special,
+		Turn: schemas.Turn(r.Turn), Epoch: r.Epoch, TokenIDs: r.TokenIDs, Messages: r.Messages, Tools: r.Tools, Special: r.Special,
 		MaxNewTokens: r.MaxNewTokens, Sampling: r.Sampling, Keep: r.Keep, RequireHot: r.RequireHot, Priority: r.Priority,
 		Nonce: schemas.Must(schemas.ParseNonce(rand.Text())),
 	}
@@ -51,7 +53,7 @@ func (r *Request) wire() (*schemas.Request, error) {
 	if w.Model, err = schemas.ParseModel(r.Model); err != nil {
 		return nil, err
 	}
-	if r.Prompt != "" || r.TokenIDs == nil {
+	if r.Prompt != "" || r.TokenIDs == nil && r.Messages == nil {
 		w.Prompt = &r.Prompt
 	}
 	if len(r.Prompt) > schemas.MaxPromptBytes {

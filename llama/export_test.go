@@ -57,3 +57,9 @@ func HeaderKVBytesPerToken(data []byte) (int64, error) {
 	}
 	return h.kvBytesPerToken(), nil
 }
+
+// LimitProcess is what a conversion does first.
+func LimitProcess() error { return limitProcess() }
+
+// ConvertEnv is set for the process of a conversion.
+const ConvertEnv = convertEnv

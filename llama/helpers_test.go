@@ -23,6 +23,8 @@ const (
 
 // TestMain frees the shared models: a leak check of the process then sees only what tests left behind.
 func TestMain(m *testing.M) {
+	misbehaveIfAsked()
+	llama.ConvertSchemaIfAsked()
 	if os.Getenv(listDevicesEnv) != "" {
 		os.Exit(listDevices())
 	}

@@ -10,9 +10,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 	"unsafe"
+
+	"github.com/meshnet/node/internal/gbnf"
 )
 
 // Model is a loaded model and its vocabulary. Its methods are safe for concurrent use, except Free.
@@ -22,6 +25,8 @@ type Model struct {
 	header  *header
 	fast    bool         // LoadOptions.Fast
 	engines atomic.Int32 // engines that still use it
+
+	vocabulary func() *gbnf.Vocabulary // for grammars; made when it is first asked for
 }
 
 // ModelFacts describe a model.
@@ -83,6 +88,7 @@ func Load(ctx context.Context, src Source, o LoadOptions) (*Model, error) {
 	}
 	m := &Model{c: c, header: h, fast: o.Fast}
 	m.facts = m.readFacts(src, h)
+	m.vocabulary = sync.OnceValue(m.readVocabulary)
 	if reason := m.unsupported(); reason != "" {
 		m.Free()
 		return nil, &UnsupportedError{Source: src.Name, Reason: reason}

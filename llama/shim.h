@@ -67,6 +67,52 @@ int32_t mn_detokenize(const mn_model * model, const int32_t * tokens, int32_t n,
 bool mn_is_eog(const mn_model * model, int32_t token);
 bool mn_is_control(const mn_model * model, int32_t token);
 
+// ---- chat --------------------------------------------------------------------------------------
+
+// Whether llama.cpp's common library is linked. Without it there are neither chat templates nor JSON Schemas.
+bool mn_has_common(void);
+
+typedef struct mn_chat mn_chat;
+
+// What a template does with conversations.
+typedef struct mn_chat_facts {
+    bool system_role;       // it shows messages of the role system
+    bool only_parts;        // it takes a message's content only as a list of parts
+    bool tools, tool_calls;
+    bool object_arguments;  // it takes a call's arguments as an object, not as JSON text
+} mn_chat_facts;
+
+typedef struct mn_chat_input {
+    const char * conversation;  // JSON: {"messages": [...], "tools": [...]}
+    size_t       conversation_len, limit_bytes;  // the latter of the rendered text
+    const char * bos;
+    const char * eos;
+    int64_t      now;  // Unix seconds: what a template takes for the present
+    int64_t      limit_ms;
+} mn_chat_input;
+
+// A rendered conversation. For each byte, input says whether llama.cpp's engine still knows that it came from the conversation.
+typedef struct mn_text {
+    char * bytes;
+    bool * input;
+    size_t len;
+} mn_text;
+
+// Parses a Jinja template and finds out what it does. Safe with any number of threads, as is rendering.
+mn_chat * mn_chat_new(const char * source, mn_error * err);
+void      mn_chat_free(mn_chat * chat);
+void      mn_chat_facts_get(const mn_chat * chat, mn_chat_facts * out);
+bool      mn_chat_render(const mn_chat * chat, const mn_chat_input * in, mn_text * out, mn_error * err);
+void      mn_text_free(mn_text * text);
+
+// The spelling of a control token or of the unknown token in a text, or minus its length; 0 for every other token.
+int32_t mn_control_text(const mn_model * model, int32_t token, char * out, int32_t out_size);
+// Whether the tokenizer may put a space before a text.
+bool mn_space_before_text(const mn_model * model);
+
+// A grammar in GBNF, to be freed; null on error. It may crash, or take for ever.
+char * mn_schema_to_grammar(const char * schema, mn_error * err);
+
 // ---- engine: one context -----------------------------------------------------------------------
 
 typedef struct mn_engine mn_engine;
@@ -102,6 +148,7 @@ enum {
     MN_ROW_NONE,       // nothing was asked of this row
     MN_ROW_NAN,        // the logits are not numbers
     MN_ROW_NO_CHOICE,  // no token can be chosen
+    MN_ROW_GRAMMAR,    // the grammar lets no token follow, or not the known one
     MN_ROW_LOST        // the slot could not be trimmed back and is empty now
 };
 
@@ -141,6 +188,8 @@ typedef struct mn_sampling {
 bool mn_sampler_open(mn_engine * engine, int32_t slot, const mn_sampling * sampling, const int32_t * history,
                      int32_t n_history, mn_error * err);
 void mn_sampler_close(mn_engine * engine, int32_t slot);
+// Lets a grammar (a handle of grammar.go, which is the sampler's from now on) say which tokens may follow in an open slot.
+void mn_sampler_constrain(mn_engine * engine, int32_t slot, uintptr_t grammar);
 
 // ---- slots -------------------------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ struct mn_sampler {
     llama_sampler *          chain = nullptr;
     std::vector<llama_token> masked;  // never chosen
     uint64_t                 seed = 0;
+    uintptr_t                grammar = 0;  // 0 is none
 
     void reset();
 };
@@ -58,6 +59,13 @@ void mn_log_aborts_by(const std::atomic<bool> * flag);
 
 // Chooses the token of one row from its logits (which it may overwrite) and accepts it.
 void mn_choose(mn_engine * engine, int32_t slot, float * logits, int32_t index, int32_t forced, mn_result * out);
+
+// In grammar.go. Each is true where all is well: the token may follow; it may, and the grammar is behind it now; every other token's
+// logit is masked.
+extern "C" bool meshnetGrammarAllows(uintptr_t grammar, int32_t token);
+extern "C" bool meshnetGrammarAccept(uintptr_t grammar, int32_t token);
+extern "C" bool meshnetGrammarMask(uintptr_t grammar, float * logits, int32_t n);
+extern "C" void meshnetGrammarFree(uintptr_t grammar);
 
 // Runs body, turning any exception into an error and the value on_error.
 template <typename T, typename F> T mn_guard(mn_error * err, const char * what, T on_error, F && body) {

@@ -216,6 +216,26 @@ int32_t run_chain(mn_engine * e, mn_sampler & s, const float * logits, int32_t i
     return cur.selected < 0 || cur.selected >= (int64_t) cur.size ? -1 : cur.data[cur.selected].id;
 }
 
+// A second draw for one token has another random number: the first one says which tokens were refused. No turn has an index so high.
+constexpr int32_t second_draw = 1 << 30;
+
+// Chooses among the tokens that the grammar allows. Where nothing but an end is left, that is chosen, whatever masks it.
+int32_t choose_allowed(mn_engine * e, mn_sampler & s, float * logits, int32_t index) {
+    if (!meshnetGrammarMask(s.grammar, logits, e->model->n_vocab)) {
+        return -1;
+    }
+    const best top = find_best(logits, e->model->n_vocab);
+    if (top.token >= 0) {
+        return s.chain == nullptr ? top.token : run_chain(e, s, logits, index + second_draw);
+    }
+    for (llama_token t : e->model->eog) {
+        if (meshnetGrammarAllows(s.grammar, t)) {
+            return t;
+        }
+    }
+    return -1;
+}
+
 void choose(mn_engine * e, mn_sampler & s, float * logits, int32_t index, int32_t forced, mn_result * out) {
     const int32_t n = e->model->n_vocab;
     if (e->audit) {  // before anything is masked
@@ -236,9 +256,16 @@ void choose(mn_engine * e, mn_sampler & s, float * logits, int32_t index, int32_
     if (forced < 0) {
         // A chain must not see a row without a choice: llama.cpp's greedy sampler takes the first token then.
         token = s.chain == nullptr || top.token < 0 ? top.token : run_chain(e, s, logits, index);
+        if (s.grammar != 0 && (token < 0 || !meshnetGrammarAllows(s.grammar, token))) {
+            token = choose_allowed(e, s, logits, index);
+        }
     }
     if (token < 0 || token >= n) {
-        out->status = MN_ROW_NO_CHOICE;
+        out->status = s.grammar != 0 ? MN_ROW_GRAMMAR : MN_ROW_NO_CHOICE;
+        return;
+    }
+    if (s.grammar != 0 && !meshnetGrammarAccept(s.grammar, token)) {
+        out->status = MN_ROW_GRAMMAR;
         return;
     }
     if (s.chain != nullptr) {
@@ -254,6 +281,9 @@ void choose(mn_engine * e, mn_sampler & s, float * logits, int32_t index, int32_
 void mn_sampler::reset() {
     if (chain != nullptr) {
         llama_sampler_free(chain);
+    }
+    if (grammar != 0) {
+        meshnetGrammarFree(grammar);
     }
     *this = mn_sampler{};
 }
@@ -287,6 +317,10 @@ bool mn_sampler_open(mn_engine * e, int32_t slot, const mn_sampling * sampling, 
         }
         return true;
     });
+}
+
+void mn_sampler_constrain(mn_engine * e, int32_t slot, uintptr_t grammar) {
+    e->samplers[slot].grammar = grammar;
 }
 
 void mn_sampler_close(mn_engine * e, int32_t slot) {

@@ -7,6 +7,7 @@ import "C"
 
 import (
 	"fmt"
+	"runtime/cgo"
 	"slices"
 	"time"
 	"unsafe"
@@ -31,9 +32,16 @@ func (e *Engine) Open(slot int, s scheduler.Sampling, history []scheduler.Token)
 		seed:              C.uint64_t(s.Seed),
 		ignore_eog:        C.bool(s.IgnoreEOG),
 	}
+	grammar, err := e.newGrammar(s.Grammar, history)
+	if err != nil {
+		return fmt.Errorf("slot %d: %w", slot, err)
+	}
 	var cerr C.mn_error
 	if !C.mn_sampler_open(e.c, C.int32_t(slot), &params, tokenPtr(history), C.int32_t(len(history)), &cerr) {
 		return fmt.Errorf("slot %d: %s", slot, errText(&cerr))
+	}
+	if grammar != nil {
+		C.mn_sampler_constrain(e.c, C.int32_t(slot), C.uintptr_t(cgo.NewHandle(grammar)))
 	}
 	return nil
 }
@@ -181,6 +189,9 @@ func (e *Engine) rowResult(slot int, r *C.mn_result) scheduler.Result {
 		res.Outcome = scheduler.OutcomeError
 		res.Err = &scheduler.EngineError{Cause: scheduler.CauseNaN, Detail: "the model's output is not a number"}
 		e.scrub(slot)
+	case C.MN_ROW_GRAMMAR:
+		res.Outcome = scheduler.OutcomeError
+		res.Err = &scheduler.EngineError{Cause: scheduler.CauseGrammar, Detail: "the grammar lets no token follow, or can be read in too many ways here"}
 	default:
 		res.Outcome = scheduler.OutcomeError
 		res.Err = &scheduler.EngineError{Cause: scheduler.CauseSampler, Detail: "no token can be chosen: every one is masked"}

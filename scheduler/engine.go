@@ -121,6 +121,7 @@ const (
 	CauseNaN     EngineCause = "nan-logits" // the logits are not numbers
 	CauseAborted EngineCause = "aborted"    // the call was interrupted
 	CauseSampler EngineCause = "sampler"    // no token can be chosen from the logits
+	CauseGrammar EngineCause = "grammar"    // the turn's grammar lets no token follow
 )
 
 // EngineError is the failure of one session in an engine call.

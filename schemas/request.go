@@ -48,11 +48,14 @@ type Request struct {
 	Model   Model   `msgpack:"model" json:"model"`
 	Nonce   Nonce   `msgpack:"nonce" json:"nonce"` // one a submit call, the same for its own retries
 
-	// Exactly one of the three is set: the whole conversation as text, as token ids, or as chat messages (which this
-	// version refuses).
+	// Exactly one of the three is set: the whole conversation as text, as token ids, or as chat messages, which the model's
+	// own template turns into a prompt.
 	Prompt   *string       `msgpack:"prompt,omitempty" json:"prompt,omitempty"`
 	TokenIDs []int64       `msgpack:"token_ids,omitempty" json:"token_ids,omitempty"`
 	Messages []ChatMessage `msgpack:"messages,omitempty" json:"messages,omitempty"`
+
+	// Tools are what the assistant may call, for templates that tell the model of them: a JSON list, as OpenAI's API has it.
+	Tools string `msgpack:"tools,omitempty" json:"tools,omitempty"`
 
 	// Special: spellings of control tokens in Prompt are control tokens, not text.
 	Special bool `msgpack:"special,omitempty" json:"special,omitempty"`
@@ -70,12 +73,6 @@ type Request struct {
 	Priority int `msgpack:"priority,omitempty" json:"priority,omitempty"`
 	// HeartbeatMS: the turn ends where no heartbeat of its client comes for so long; 0 asks for none.
 	HeartbeatMS int64 `msgpack:"heartbeat_ms,omitempty" json:"heartbeat_ms,omitempty"`
-}
-
-// ChatMessage is one message of a conversation.
-type ChatMessage struct {
-	Role    string `msgpack:"role" json:"role"`
-	Content string `msgpack:"content" json:"content"`
 }
 
 // ID is the turn the request asks for.
@@ -119,6 +116,7 @@ func (r *Request) Validate() error {
 	return first(
 		r.Tenant.require(), r.Session.require(), r.Model.require(), r.Nonce.require(),
 		r.validatePrompt(),
+		r.validateTools(),
 		checkInt("max_new_tokens", int64(r.MaxNewTokens), 1, MaxNewTokens),
 		r.validateSampling(),
 		r.validateStop(),
@@ -136,11 +134,10 @@ func (r *Request) validatePrompt() error {
 		}
 	}
 	switch {
-	case r.Messages != nil:
-		return &FieldError{Field: "messages", Value: fmt.Sprintf("%d messages", len(r.Messages)), Unsupported: true,
-			Limit: "absent: this version has no chat messages; send prompt or token_ids"}
 	case given != 1:
 		return fieldError("prompt", fmt.Sprintf("one of %d given", given), "the only one given of prompt, token_ids and messages")
+	case r.Messages != nil:
+		return r.validateChat()
 	case r.Prompt != nil:
 		return checkText("prompt", *r.Prompt, 1, MaxPromptBytes)
 	}

@@ -32,6 +32,13 @@ func tokenRequest() *schemas.Request {
 		MaxNewTokens: 1, Sampling: &sampling, RequireHot: true}
 }
 
+func chatRequest() *schemas.Request {
+	return &schemas.Request{Tenant: tenant, Session: session, Turn: 8, Model: model, Nonce: nonce, MaxNewTokens: 9, Tools: `[{"type":"function"}]`,
+		Messages: []schemas.ChatMessage{{Role: schemas.RoleSystem, Content: "Be brief."}, {Role: schemas.RoleUser, Content: "Rain in Oslo, ü?"},
+			{Role: schemas.RoleAssistant, ToolCalls: []schemas.ToolCall{{ID: "c1", Name: "weather", Arguments: `{"place":"Oslo"}`}}},
+			{Role: schemas.RoleTool, Name: "weather", ToolCallID: "c1", Content: "yes"}}}
+}
+
 func completed() *schemas.Final {
 	return &schemas.Final{Reason: schemas.Completed, Finish: schemas.FinishLength, Attempt: 2, Node: node, Kept: true, Count: 64,
 		Usage:   schemas.Usage{PromptTokens: 10, CachedTokens: 4, PrefilledTokens: 6, ReplayedTokens: 5, NewTokens: 59},
@@ -103,7 +110,7 @@ func codecs() map[string]codec {
 		"Request": {
 			func(b []byte) (any, error) { return schemas.Decode[schemas.Request](b) },
 			func(m any) ([]byte, error) { return schemas.Encode(m.(*schemas.Request)) },
-			[][]byte{mustEncode(schemas.Encode(textRequest())), mustEncode(schemas.Encode(tokenRequest()))},
+			[][]byte{mustEncode(schemas.Encode(textRequest())), mustEncode(schemas.Encode(tokenRequest())), mustEncode(schemas.Encode(chatRequest()))},
 		},
 		"Event": {
 			func(b []byte) (any, error) { return schemas.DecodeEvent(b) },

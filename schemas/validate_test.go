@@ -29,6 +29,9 @@ func TestRequestOutOfRangeIsRefusedWithItsField(t *testing.T) {
 	tokens := func(ids ...int64) func(*schemas.Request) {
 		return func(r *schemas.Request) { r.Prompt, r.TokenIDs = nil, ids }
 	}
+	chat := func(messages ...schemas.ChatMessage) func(*schemas.Request) {
+		return func(r *schemas.Request) { r.Prompt, r.Messages = nil, append([]schemas.ChatMessage{}, messages...) }
+	}
 	for _, c := range []struct {
 		name, field string
 		change      func(*schemas.Request)
@@ -43,8 +46,22 @@ func TestRequestOutOfRangeIsRefusedWithItsField(t *testing.T) {
 		{"prompt not UTF-8", "prompt", func(r *schemas.Request) { r.Prompt = ptr("\xf0\x9f") }},
 		{"no prompt", "prompt", func(r *schemas.Request) { r.Prompt = nil }},
 		{"two prompts", "prompt", func(r *schemas.Request) { r.TokenIDs = []int64{1} }},
-		{"chat", "messages", func(r *schemas.Request) {
-			r.Prompt, r.Messages = nil, []schemas.ChatMessage{{Role: "user", Content: "hi"}}
+		{"no messages", "messages", chat()},
+		{"1025 messages", "messages", chat(make([]schemas.ChatMessage, 1025)...)},
+		{"prompt and messages", "prompt", func(r *schemas.Request) { r.Messages = []schemas.ChatMessage{{Role: "user"}} }},
+		{"role root", "messages[1].role", chat(schemas.ChatMessage{Role: "user"}, schemas.ChatMessage{Role: "root"})},
+		{"no role", "messages[0].role", chat(schemas.ChatMessage{Content: "hi"})},
+		{"content not UTF-8", "messages[0].content", chat(schemas.ChatMessage{Role: "user", Content: "\xff"})},
+		{"calls of a user", "messages[0].tool_calls", chat(schemas.ChatMessage{Role: "user", ToolCalls: []schemas.ToolCall{{Name: "f", Arguments: "{}"}}})},
+		{"129 calls", "messages[0].tool_calls", chat(schemas.ChatMessage{Role: "assistant", ToolCalls: make([]schemas.ToolCall, 129)})},
+		{"call without a name", "messages[0].tool_calls[0].name", chat(schemas.ChatMessage{Role: "assistant", ToolCalls: []schemas.ToolCall{{Arguments: "{}"}}})},
+		{"call without arguments", "messages[0].tool_calls[0].arguments", chat(schemas.ChatMessage{Role: "assistant", ToolCalls: []schemas.ToolCall{{Name: "f"}}})},
+		{"special messages", "special", func(r *schemas.Request) {
+			r.Prompt, r.Special, r.Messages = nil, true, []schemas.ChatMessage{{Role: "user"}}
+		}},
+		{"tools without messages", "tools", func(r *schemas.Request) { r.Tools = "[]" }},
+		{"tools that are no list", "tools", func(r *schemas.Request) {
+			r.Prompt, r.Tools, r.Messages = nil, "{}", []schemas.ChatMessage{{Role: "user"}}
 		}},
 		{"stop strings", "stop", func(r *schemas.Request) { r.Stop = []string{"\n"} }},
 		{"max -1", "max_new_tokens", func(r *schemas.Request) { r.MaxNewTokens = -1 }},
@@ -89,8 +106,7 @@ func TestWorkerRefusesWhatTheClientWould(t *testing.T) {
 		{"sampling", map[string]any{"temperature": math.NaN()}, schemas.RejectInvalid, "sampling.temperature"},
 		{"sampling", map[string]any{"top_p": 0}, schemas.RejectInvalid, "sampling.top_p"},
 		{"sampling", map[string]any{"seed": -1}, schemas.RejectInvalid, "sampling.seed"},
-		{"messages", []any{map[string]any{"role": "user", "content": "hi"}}, schemas.RejectUnsupported, "messages"},
-		{"messages", []any{}, schemas.RejectUnsupported, "messages"},
+		{"messages", []any{map[string]any{"role": "user", "content": "hi"}}, schemas.RejectInvalid, "prompt"},
 		{"stop", []string{"x"}, schemas.RejectUnsupported, "stop"},
 	} {
 		m := asMap(t, mustEncode(schemas.Encode(textRequest())))

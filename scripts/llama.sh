@@ -6,9 +6,13 @@ set -euo pipefail
 readonly llama_version=0.5.0 # the release that both packages below carry
 readonly npm_version=3.22.1
 # Raised when the pins or the layout of a prefix change, so that an older checkout keeps its own.
-readonly revision=1
+readonly revision=2
 # What later builds need of the release's source: headers, the common library, the tools we measure against.
 readonly source_pieces=(LICENSE licenses common vendor include src ggml/include tools/batched-bench tools/server)
+# What the binding takes of llama.cpp's common library, without what those files do not need: the engine of chat
+# templates, and the conversion of JSON Schema to grammars.
+readonly common_sources=(jinja/caps jinja/lexer jinja/parser jinja/runtime jinja/string jinja/value json json-schema
+	json-schema-to-grammar trie unicode)
 
 usage() {
 	cat <<USAGE
@@ -26,7 +30,7 @@ Environment:
                  source: the same release built here with CMake
   LLAMA_BACKEND  cpu (default), vulkan, cuda (the prebuilt one needs CUDA 13) or cuda12;
                  when set, auto makes one rather than use the installed one
-  LLAMA_JOBS     parallel compilations of a source build (default 2)
+  LLAMA_JOBS     parallel compilations (default 2)
   XDG_CACHE_HOME where the cache lies (default ~/.cache)
 USAGE
 }
@@ -152,9 +156,30 @@ commondir=\${sourcedir}/common
 Name: llama
 Description: llama.cpp, inference of GGUF models ($backend, $build)
 Version: $llama_version
-Libs: -L\${libdir} -Wl,-rpath,\${libdir} -lllama -lggml -lggml-base
-Cflags: -I\${includedir}
+Libs: -L\${libdir} -Wl,-rpath,\${libdir} -lmeshnet-common -lllama -lggml -lggml-base
+Cflags: -I\${includedir} -I\${includedir}/common -DMESHNET_LLAMA_COMMON
 PC
+}
+
+# stage_common STAGE WORK: a static library of common_sources with its headers. No package carries one, and the shared
+# one that CMake builds depends on an HTTP client and the like.
+stage_common() {
+	local stage=$1 work=$2 source objects=() running=0
+	mkdir -p "$work/common" "$stage/lib" "$stage/include/common/jinja"
+	cp "$stage/src/common/"{json,json-schema,json-schema-to-grammar}.h "$stage/include/common/"
+	cp "$stage/src/common/jinja/"*.h "$stage/include/common/jinja/"
+	for source in "${common_sources[@]}"; do
+		objects+=("$work/common/${source//\//-}.o")
+		c++ -std=c++17 -O2 -fPIC -DNDEBUG -w -I"$stage/src/common" -I"$stage/include" -I"$stage/src/vendor" \
+			-c "$stage/src/common/$source.cpp" -o "${objects[-1]}" &
+		running=$((running + 1))
+		if ((running >= ${LLAMA_JOBS:-2})); then
+			wait -n || die "llama.cpp's common library does not compile"
+			running=$((running - 1))
+		fi
+	done
+	for ((; running > 0; running--)); do wait -n || die "llama.cpp's common library does not compile"; done
+	ar rcs "$stage/lib/libmeshnet-common.a" "${objects[@]}"
 }
 
 # stage_source STAGE WORK: the headers and the pieces of the release's source, from the git bundle in its package.
@@ -223,9 +248,9 @@ stage_built() {
 check_can_make() {
 	local package
 	command -v git >/dev/null || die "git is not installed; it unpacks llama.cpp's source"
+	command -v c++ >/dev/null || die "no C++ compiler is installed, and the binding needs one; install the package g++"
 	if [[ $build == source ]]; then
 		command -v cmake >/dev/null || die "cmake is not installed, and LLAMA_BUILD=source builds with it; install the package cmake"
-		command -v c++ >/dev/null || die "no C++ compiler is installed, and LLAMA_BUILD=source needs one; install the package g++"
 		return
 	fi
 	for package in $(prebuilt_packages); do
@@ -255,6 +280,7 @@ make_prefix() {
 	mkdir "$work/stage"
 	stage_source "$work/stage" "$work"
 	if [[ $build == source ]]; then stage_built "$work/stage" "$work"; else stage_prebuilt "$work/stage" "$work"; fi
+	stage_common "$work/stage" "$work"
 	write_pkgconfig "$work/stage"
 	touch "$work/stage/complete"
 	rm -rf "$prefix"

@@ -35,7 +35,20 @@ type Text struct {
 	// Tokenize is called with the most tokens that could be of use; an error is the request's.
 	Tokenize  func(limit int, text string, special bool) ([]int32, error)
 	NewStream func() TextStream
+
+	// Chat turns messages into a prompt, by the model's own template; now is what the template takes for the present. The
+	// error is the request's, a *FieldError where one field is to blame. Nil: the model takes no messages, and NoChat says why.
+	Chat   func(limit int, messages []schemas.ChatMessage, tools string, now time.Time) ([]int32, error)
+	NoChat error
 }
+
+// FieldError says which field of a request the model cannot take.
+type FieldError struct {
+	Field  string // such as messages[2].role
+	Reason string
+}
+
+func (e *FieldError) Error() string { return e.Field + ": " + e.Reason }
 
 // Peers is what the service knows of the other nodes.
 type Peers interface {

@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -241,7 +242,7 @@ func (s *Service) runHere(ctx context.Context, d *delivery, decision ledger.Deci
 	if d.place == nil || s.draining.Load() {
 		return true, false, s.giveBack(ctx, d)
 	}
-	plan, refusal := s.prepare(d.req, told)
+	plan, refusal := s.prepare(d, told)
 	if refusal != nil {
 		if move := s.fitting(d, plan); move != nil {
 			return true, false, s.move(ctx, d, move)
@@ -285,8 +286,9 @@ func (s *Service) newTurn(d *delivery, p *plan, held ledger.Record) (*turn, erro
 
 // prepare makes the prompt and the plan, and refuses what could never run here. The plan of a refused request says only
 // how long its prompt is.
-func (s *Service) prepare(req *schemas.Request, told *fold.Fold) (*plan, *schemas.ErrorDetail) {
-	prompt, err := s.prompt(req)
+func (s *Service) prepare(d *delivery, told *fold.Fold) (*plan, *schemas.ErrorDetail) {
+	req := d.req
+	prompt, err := s.prompt(req, d.born())
 	if err != nil {
 		return &plan{}, invalid(err)
 	}
@@ -296,8 +298,13 @@ func (s *Service) prepare(req *schemas.Request, told *fold.Fold) (*plan, *schema
 	return s.newPlan(req, prompt, told), nil
 }
 
-func (s *Service) prompt(req *schemas.Request) ([]scheduler.Token, error) {
-	if req.Prompt == nil {
+// prompt is the request's as tokens. It is the same whenever it is made: a template that prints the time prints that of the
+// request's first copy.
+func (s *Service) prompt(req *schemas.Request, born time.Time) ([]scheduler.Token, error) {
+	switch {
+	case req.Messages != nil:
+		return s.chat(req, born)
+	case req.Prompt == nil:
 		return scheduler.ParseTokens("token_ids", req.TokenIDs, s.facts.VocabTokens)
 	}
 	tokens, err := s.cfg.Text.Tokenize(s.facts.ContextTokens, *req.Prompt, req.Special)
@@ -306,6 +313,23 @@ func (s *Service) prompt(req *schemas.Request) ([]scheduler.Token, error) {
 	}
 	return tokens, err
 }
+
+func (s *Service) chat(req *schemas.Request, born time.Time) ([]scheduler.Token, error) {
+	if s.cfg.Text.Chat == nil {
+		return nil, &FieldError{Field: "messages", Reason: cmp.Or(s.cfg.Text.NoChat, errNoChat).Error()}
+	}
+	tokens, err := s.cfg.Text.Chat(s.facts.ContextTokens, req.Messages, req.Tools, born)
+	var field *FieldError
+	if err != nil && !errors.As(err, &field) {
+		err = &FieldError{Field: "messages", Reason: err.Error()}
+	}
+	if err == nil && len(tokens) == 0 {
+		err = &FieldError{Field: "messages", Reason: "the model's template makes no tokens of them"}
+	}
+	return tokens, err
+}
+
+var errNoChat = errors.New("this node takes no chat messages; send a prompt")
 
 // infeasible is why a turn could not run here however idle the node is.
 func (s *Service) infeasible(prompt, newTokens int) *schemas.ErrorDetail {
@@ -326,7 +350,10 @@ func invalid(err error) *schemas.ErrorDetail {
 	detail := &schemas.ErrorDetail{Reason: schemas.RejectedInvalid, Field: "prompt", Message: err.Error()}
 	var wire *schemas.FieldError
 	var field *scheduler.FieldError
+	var model *FieldError
 	switch {
+	case errors.As(err, &model):
+		detail.Field, detail.Message = model.Field, model.Reason
 	case errors.As(err, &wire):
 		detail.Field = wire.Field
 	case errors.As(err, &field):

@@ -10,12 +10,14 @@ import (
 
 	"github.com/meshnet/node/llama"
 	"github.com/meshnet/node/scheduler"
+	"github.com/meshnet/node/schemas"
 )
 
 // generateCommand continues one prompt, without a bus.
 type generateCommand struct {
 	modelFlags    `embed:"" group:"Model:"`
 	samplingFlags `embed:"" group:"Sampling:"`
+	chatFlags     `embed:"" group:"Chat:"`
 
 	Text      string  `arg:"" optional:"" help:"The prompt; - reads it from standard input."`
 	Tokens    []int64 `help:"The prompt as token ids, in place of text." placeholder:"ID"`
@@ -30,6 +32,7 @@ func (generateCommand) Help() string {
 	return `Examples:
   worker generate "Once upon a time"
   worker generate --model qwen.gguf --temperature 0.8 --seed 7 "Write a haiku."
+  worker generate --model qwen.gguf --system "Be brief." "Why is the sky blue?"
   echo "A long text" | worker generate --json -`
 }
 
@@ -80,15 +83,25 @@ func (c *generateCommand) Run(env *environment) error {
 	return g.run(engine, prompt)
 }
 
-// prompt is the text to continue; "" where token ids were given.
-func (c *generateCommand) prompt(env *environment) (string, error) {
+// localPrompt is what to continue: messages, or else text; nothing where token ids were given.
+type localPrompt struct {
+	text     string
+	messages []schemas.ChatMessage
+	tools    string
+}
+
+func (c *generateCommand) prompt(env *environment) (p localPrompt, err error) {
 	switch {
+	case c.wanted():
+		p.messages, p.tools, err = c.messages(env, c.Text, len(c.Tokens))
 	case c.Text != "" && len(c.Tokens) > 0:
-		return "", usageError("give the prompt as text or as --tokens, not both")
-	case c.Text != "-":
-		return c.Text, nil
+		err = usageError("give the prompt as text or as --tokens, not both")
+	case c.Text == "-":
+		p.text, err = readPrompt(env)
+	default:
+		p.text = c.Text
 	}
-	return readPrompt(env)
+	return p, err
 }
 
 // readPrompt reads standard input to its end. Ctrl-C ends the wait for what does not come; the read then lasts as long
@@ -114,7 +127,7 @@ func readPrompt(env *environment) (string, error) {
 	}
 }
 
-func (g *generation) run(engine *llama.Engine, prompt string) error {
+func (g *generation) run(engine *llama.Engine, prompt localPrompt) error {
 	req, err := g.request(engine.Facts(), prompt)
 	if err != nil {
 		return err
@@ -132,7 +145,7 @@ func (g *generation) run(engine *llama.Engine, prompt string) error {
 	defer stop()
 	g.status.waits("prefill of %d tokens", len(req.Prompt))
 	if g.cmd.Echo && !g.cmd.JSON {
-		if err := g.print(styled(g.env.stdout, styleDim, prompt)); err != nil {
+		if err := g.print(styled(g.env.stdout, styleDim, prompt.text)); err != nil {
 			return err
 		}
 	}
@@ -151,13 +164,16 @@ func (g *generation) run(engine *llama.Engine, prompt string) error {
 	return g.finish(req, g.sched.TakeResults(nil)[0])
 }
 
-func (g *generation) request(facts scheduler.Facts, prompt string) (scheduler.Request, error) {
+func (g *generation) request(facts scheduler.Facts, prompt localPrompt) (scheduler.Request, error) {
 	req := scheduler.Request{Tenant: "local", Session: "generate", Turn: 1, Sampling: g.cmd.sampling()}
 	var err error
-	if len(g.cmd.Tokens) > 0 {
+	switch {
+	case len(g.cmd.Tokens) > 0:
 		req.Prompt, err = scheduler.ParseTokens("tokens", g.cmd.Tokens, facts.VocabTokens)
-	} else {
-		req.Prompt, err = g.model.TokenizeWithin(facts.ContextTokens, prompt, g.cmd.Special)
+	case prompt.messages != nil:
+		req.Prompt, err = chatTokens(g.model, facts.ContextTokens, prompt.messages, prompt.tools)
+	default:
+		req.Prompt, err = g.model.TokenizeWithin(facts.ContextTokens, prompt.text, g.cmd.Special)
 	}
 	if err != nil {
 		return req, &exitError{exitRejected, err}

@@ -77,6 +77,7 @@ func usageError(format string, args ...any) error {
 var errCancelled = &exitError{exitCancelled, errors.New("cancelled")}
 
 func main() {
+	llama.ConvertSchemaIfAsked()
 	os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }
 

@@ -13,6 +13,8 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/meshnet/node/llama"
+
 	"github.com/meshnet/node/models"
 	"github.com/meshnet/node/scheduler"
 )
@@ -21,6 +23,7 @@ import (
 const asWorker = "MESHNET_TEST_AS_WORKER"
 
 func TestMain(m *testing.M) {
+	llama.ConvertSchemaIfAsked()
 	if os.Getenv(asWorker) != "" {
 		main()
 	}

@@ -84,6 +84,8 @@ func (c *runCommand) Run(env *environment) (err error) {
 	}
 	defer closeSpill(env.log, store)
 	cfg.Scheduler.Spill, cfg.Scheduler.Sharing = store, c.sharing()
+	defer serveChat(&cfg.Text, model)()
+	cfg.Identity.Features = c.features(&cfg)
 	if c.NATS == "" {
 		server, err := c.embedded(env)
 		if err != nil {
@@ -180,12 +182,16 @@ func (c *runCommand) describe(cfg *worker.Config, model *llama.Model, engine *ll
 	}
 	cfg.Identity = capability.Identity{
 		Version: semantic(version), Architecture: m.Architecture, Parameters: int64(m.Parameters), Quantisation: m.Quantisation,
-		WindowBytes: probes.WindowBytes, FlashAttention: probes.FlashAttention, Features: c.features(),
+		WindowBytes: probes.WindowBytes, FlashAttention: probes.FlashAttention,
 	}
 }
 
-func (c *runCommand) features() []string {
+// features are what clients may ask of this node, and not of every other.
+func (c *runCommand) features(cfg *worker.Config) []string {
 	var features []string
+	if cfg.Text.Chat != nil {
+		features = append(features, "chat")
+	}
 	if c.Exact {
 		features = append(features, "exact")
 	}

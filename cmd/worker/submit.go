@@ -18,6 +18,7 @@ import (
 type submitCommand struct {
 	natsFlags     `embed:"" group:"NATS:"`
 	samplingFlags `embed:"" group:"Sampling:"`
+	chatFlags     `embed:"" group:"Chat:"`
 
 	Text       string        `arg:"" optional:"" help:"The whole conversation so far; - reads it from standard input."`
 	TokenIDs   []int64       `help:"The conversation as token ids, in place of text." name:"tokens" placeholder:"ID"`
@@ -40,6 +41,7 @@ func (submitCommand) Help() string {
 	return `Examples:
   worker submit "Once upon a time"
   worker submit --session chat1 --keep --temperature 0.8 "Tell me a story."
+  worker submit --system "Be brief." "Why is the sky blue?"
   worker submit --nats nats://gpu1:4222 --model qwen --json - < prompt.txt`
 }
 
@@ -114,15 +116,18 @@ func (c *submitCommand) request(env *environment) (client.Request, error) {
 		Tenant: c.Tenant, Session: c.Session, Turn: c.Turn, Epoch: c.Epoch, Model: c.ServedAs, TokenIDs: c.TokenIDs, Special: c.Special,
 		MaxNewTokens: c.MaxTokens, Sampling: c.wire(), Keep: c.Keep, RequireHot: c.RequireHot, Deadline: c.Deadline, Priority: c.Priority, RetryQuota: true,
 	}
+	var err error
 	switch {
+	case c.wanted():
+		if req.Messages, req.Tools, err = c.messages(env, c.Text, len(c.TokenIDs)); err != nil {
+			return req, err
+		}
 	case c.Text != "" && len(c.TokenIDs) > 0:
 		return req, usageError("give the prompt as text or as --tokens, not both")
 	case c.Text == "-":
-		text, err := readPrompt(env)
-		if err != nil {
+		if req.Prompt, err = readPrompt(env); err != nil {
 			return req, err
 		}
-		req.Prompt = text
 	default:
 		req.Prompt = c.Text
 	}

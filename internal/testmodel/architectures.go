@@ -142,7 +142,10 @@ func (p *plan) vocabulary() {
 	if p.shape.Arch == "bert" {
 		p.set("tokenizer.ggml.token_type_count", uint32(1))
 	}
-	if p.shape.Chat {
+	switch {
+	case p.shape.Template != "":
+		p.set("tokenizer.chat_template", p.shape.Template)
+	case p.shape.Chat:
 		p.set("tokenizer.chat_template", chatTemplate)
 	}
 	p.matrix("token_embd", p.shape.Dim, p.shape.Vocab, func(row int, dst []float32, random *stream) {

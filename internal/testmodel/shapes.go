@@ -28,6 +28,9 @@ type Shape struct {
 	StateSize  int // of a recurrent layer; 0: no recurrent layer
 	AttnPeriod int // in a hybrid, every AttnPeriod-th layer attends and the others are recurrent
 	Chat       bool
+
+	Template string // chat template in place of Chat's
+	Controls string // spellings of control tokens beside Chat's, with spaces between
 }
 
 // Every decoder's head size is Dim / Heads.

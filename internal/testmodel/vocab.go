@@ -48,6 +48,9 @@ func buildVocabulary(shape Shape) vocabulary {
 		v.add("<|im_start|>", kindControl)
 		v.add("<|im_end|>", kindControl)
 	}
+	for _, text := range strings.Fields(shape.Controls) {
+		v.add(text, kindControl)
+	}
 	v.add(space, kindNormal)
 	for c := '!'; c <= '~'; c++ {
 		v.add(string(c), kindNormal)

@@ -7,11 +7,11 @@ import (
 )
 
 // reserved fields are known and refused.
-var reserved = []string{"Request.messages", "Request.stop"}
+var reserved = []string{"Request.stop"}
 
 // oneOf names fields of which exactly one is there.
 var oneOf = map[reflect.Type][]string{
-	reflect.TypeFor[schemas.Request]():      {"prompt", "token_ids"},
+	reflect.TypeFor[schemas.Request]():      {"prompt", "token_ids", "messages"},
 	reflect.TypeFor[schemas.LedgerRecord](): {"running", "done"},
 }
 
@@ -25,6 +25,10 @@ var limits = map[string]object{
 	"Request.heartbeat_ms":       {{"anyOf", []object{{{"const", 0}}, between(schemas.MinHeartbeat.Milliseconds(), schemas.MaxHeartbeat.Milliseconds())}}},
 	"Request.token_ids":          {{"minItems", 1}, {"maxItems", schemas.MaxPromptTokens}},
 	"Request.token_ids[]":        between(0, schemas.MaxTokenID),
+	"Request.messages":           {{"minItems", 1}, {"maxItems", schemas.MaxMessages}},
+	"ChatMessage.tool_calls":     {{"maxItems", schemas.MaxToolCalls}},
+	"ToolCall.name":              {{"minLength", 1}},
+	"ToolCall.arguments":         {{"minLength", 2}},
 	"Sampling.temperature":       between(0, 2),
 	"Sampling.top_k":             between(0, schemas.MaxTopK),
 	"Sampling.top_p":             {{"exclusiveMinimum", 0}, {"maximum", 1}},

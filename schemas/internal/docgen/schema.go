@@ -25,6 +25,7 @@ var words = map[reflect.Type][]string{}
 
 func init() {
 	closed(schemas.Reasons())
+	closed(schemas.ChatRoles())
 	closed(schemas.EndReasons())
 	closed(schemas.Finishes())
 	closed(schemas.Causes())

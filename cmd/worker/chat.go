@@ -1,0 +1,163 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/meshnet/node/llama"
+	"github.com/meshnet/node/schemas"
+	"github.com/meshnet/node/worker"
+)
+
+// chatFlags give the prompt as messages, for the model's own chat template.
+type chatFlags struct {
+	Chat   string `help:"The conversation as messages: a JSON file with a list of them, or an object with messages and tools, as OpenAI's API has it; - reads standard input." placeholder:"FILE"`
+	System string `help:"What the system says before the text or the messages; the text is then the user's message." placeholder:"TEXT"`
+}
+
+// chatFile is a conversation as OpenAI's API has it.
+type chatFile struct {
+	Messages []chatMessage   `json:"messages"`
+	Tools    json.RawMessage `json:"tools,omitempty"`
+}
+
+type chatMessage struct {
+	Role       schemas.ChatRole `json:"role"`
+	Content    *string          `json:"content"`
+	Name       string           `json:"name,omitempty"`
+	ToolCallID string           `json:"tool_call_id,omitempty"`
+	ToolCalls  []chatCall       `json:"tool_calls,omitempty"`
+}
+
+type chatCall struct {
+	ID       string `json:"id"`
+	Type     string `json:"type"`
+	Function struct {
+		Name      string `json:"name"`
+		Arguments string `json:"arguments"`
+	} `json:"function"`
+}
+
+// wanted says whether the prompt is given as messages.
+func (f *chatFlags) wanted() bool { return f.Chat != "" || f.System != "" }
+
+// messages reads what the flags give, with the text of the command line.
+func (f *chatFlags) messages(env *environment, text string, tokens int) (messages []schemas.ChatMessage, tools string, err error) {
+	if f.Chat != "" && text != "" || tokens > 0 {
+		return nil, "", usageError("give the prompt as text, as --tokens or as --chat")
+	}
+	if f.System != "" {
+		messages = append(messages, schemas.ChatMessage{Role: schemas.RoleSystem, Content: f.System})
+	}
+	if f.Chat == "" {
+		if text == "-" {
+			if text, err = readPrompt(env); err != nil {
+				return nil, "", err
+			}
+		}
+		return append(messages, schemas.ChatMessage{Role: schemas.RoleUser, Content: text}), "", nil
+	}
+	file, err := readChat(env, f.Chat)
+	if err != nil {
+		return nil, "", err
+	}
+	for _, m := range file.Messages {
+		messages = append(messages, m.wire())
+	}
+	return messages, string(file.Tools), nil
+}
+
+func readChat(env *environment, name string) (*chatFile, error) {
+	data, err := readInput(env, name)
+	if err != nil {
+		return nil, err
+	}
+	var file chatFile
+	decode := func(into any) error {
+		decoder := json.NewDecoder(bytes.NewReader(data))
+		decoder.DisallowUnknownFields() // rather than leave out what the template will not see
+		return decoder.Decode(into)
+	}
+	if bytes.HasPrefix(bytes.TrimSpace(data), []byte("[")) {
+		err = decode(&file.Messages)
+	} else {
+		err = decode(&file)
+	}
+	if err != nil {
+		return nil, usageError("--chat %s is not a list of messages: %v", name, err)
+	}
+	return &file, nil
+}
+
+// readInput reads a file, or standard input where it is named -.
+func readInput(env *environment, name string) ([]byte, error) {
+	if name == "-" {
+		text, err := readPrompt(env)
+		return []byte(text), err
+	}
+	data, err := os.ReadFile(name)
+	if err != nil {
+		return nil, usageError("%v", err)
+	}
+	return data, nil
+}
+
+func (m *chatMessage) wire() schemas.ChatMessage {
+	wire := schemas.ChatMessage{Role: m.Role, Name: m.Name, ToolCallID: m.ToolCallID}
+	if m.Content != nil {
+		wire.Content = *m.Content
+	}
+	for _, call := range m.ToolCalls {
+		wire.ToolCalls = append(wire.ToolCalls, schemas.ToolCall{ID: call.ID, Name: call.Function.Name, Arguments: call.Function.Arguments})
+	}
+	return wire
+}
+
+// conversation is messages as the model's template takes them.
+func conversation(messages []schemas.ChatMessage, tools string, now time.Time) llama.Conversation {
+	conv := llama.Conversation{Tools: tools, Now: now}
+	for _, m := range messages {
+		turned := llama.Message{Role: string(m.Role), Content: m.Content, Name: m.Name, CallID: m.ToolCallID}
+		for _, call := range m.ToolCalls {
+			turned.ToolCalls = append(turned.ToolCalls, llama.ToolCall{ID: call.ID, Name: call.Name, Arguments: call.Arguments})
+		}
+		conv.Messages = append(conv.Messages, turned)
+	}
+	return conv
+}
+
+// serveChat makes the service take messages, where the model has a template that works. Free it when the service has ended.
+func serveChat(text *worker.Text, model *llama.Model) (free func()) {
+	chat, err := model.NewChat()
+	if err != nil {
+		text.NoChat = err
+		return func() {}
+	}
+	text.Chat = func(limit int, messages []schemas.ChatMessage, tools string, now time.Time) ([]int32, error) {
+		tokens, err := chat.Tokenize(limit, conversation(messages, tools, now))
+		var wrong *llama.ConversationError
+		if errors.As(err, &wrong) {
+			return nil, &worker.FieldError{Field: wrong.Field, Reason: wrong.Reason}
+		}
+		return tokens, err
+	}
+	return chat.Free
+}
+
+// chatTokens is the prompt of messages, for a command that has the model itself.
+func chatTokens(model *llama.Model, limit int, messages []schemas.ChatMessage, tools string) ([]int32, error) {
+	chat, err := model.NewChat()
+	if err != nil {
+		return nil, err
+	}
+	defer chat.Free()
+	tokens, err := chat.Tokenize(limit, conversation(messages, tools, time.Now()))
+	if err != nil {
+		return nil, fmt.Errorf("the conversation: %w", err)
+	}
+	return tokens, nil
+}

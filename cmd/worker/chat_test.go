@@ -1,0 +1,66 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/meshnet/node/internal/testmodel"
+)
+
+// generated runs worker generate --json and returns its text.
+func generated(t *testing.T, stdin string, args ...string) string {
+	t.Helper()
+	code, stdout, stderr := commandLine(stdin, append([]string{"generate", "--threads", "1", "--json", "-n", "16"}, args...)...)
+	var doc generateDocument
+	if err := json.Unmarshal([]byte(stdout), &doc); code != exitDone || err != nil {
+		t.Fatalf("exit %d, %v: %s %s", code, err, stdout, stderr)
+	}
+	return doc.Text
+}
+
+func TestGenerateTakesMessagesFromFlagsFilesAndStandardInput(t *testing.T) {
+	model := testmodel.Path(t, "tiny", "f16")
+	const list = `[{"role":"system","content":"Be brief."},{"role":"user","content":"hi"}]`
+	file := filepath.Join(t.TempDir(), "chat.json")
+	if err := os.WriteFile(file, []byte(`{"messages":[{"role":"user","content":"hi"}]}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	want := generated(t, "", "--model", model, "--special",
+		"<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n")
+	for name, got := range map[string]string{
+		"--system":            generated(t, "", "--model", model, "--system", "Be brief.", "hi"),
+		"--system, text in -": generated(t, "hi", "--model", model, "--system", "Be brief.", "-"),
+		"--chat -":            generated(t, list, "--model", model, "--chat", "-"),
+		"--chat and --system": generated(t, "", "--model", model, "--system", "Be brief.", "--chat", file),
+	} {
+		if got != want {
+			t.Errorf("%s: text %q, want that of the rendered prompt: %q", name, got, want)
+		}
+	}
+}
+
+func TestWhatIsNoConversationIsRefused(t *testing.T) {
+	tiny := testmodel.Path(t, "tiny", "f16")
+	for _, c := range []struct {
+		claim, stdin string
+		args         []string
+		code         int
+		text         string
+	}{
+		{"no template", "", []string{"--system", "a", "b"}, exitRejected, "has no chat template"},
+		{"no JSON", "hello", []string{"--chat", "-"}, exitUsage, "--chat - is not a list of messages"},
+		{"unknown field", `[{"role":"user","content":"a","audio":1}]`, []string{"--chat", "-"}, exitUsage, `unknown field "audio"`},
+		{"content in parts", `[{"role":"user","content":[]}]`, []string{"--chat", "-"}, exitUsage, "--chat - is not a list of messages"},
+		{"text and messages", "[]", []string{"--chat", "-", "text"}, exitUsage, "or as --chat"},
+		{"unknown role", `[{"role":"root","content":"a"}]`, []string{"--model", tiny, "--chat", "-"}, exitRejected, "messages[0].role"},
+		{"no such file", "", []string{"--chat", "none.json"}, exitUsage, "none.json"},
+	} {
+		code, stdout, stderr := commandLine(c.stdin, append([]string{"generate", "--threads", "1"}, c.args...)...)
+		if code != c.code || !strings.Contains(stderr, c.text) || stdout != "" {
+			t.Errorf("%s: exit %d, stdout %q, stderr %q; want exit %d and %q", c.claim, code, stdout, stderr, c.code, c.text)
+		}
+	}
+}

@@ -1,0 +1,153 @@
+package gbnf
+
+import (
+	"fmt"
+	"slices"
+)
+
+// op is one step of an alternative.
+type op struct {
+	kind opKind
+	arg  int32 // of a set or a rule
+}
+
+type opKind uint8
+
+const (
+	opEnd  opKind = iota // the alternative is over
+	opSet                // takes a character of a set
+	opCall               // goes through a rule
+)
+
+// Grammar is a compiled grammar. It never changes; safe for concurrent use.
+type Grammar struct {
+	ops      []op
+	rules    [][]int32 // where the alternatives of a rule begin
+	sets     [][]bool  // by class of the alphabet
+	alphabet *alphabet
+}
+
+// compiler turns rules into ops.
+type compiler struct {
+	g    *Grammar
+	sets [][]runeRange
+	seen map[string]int32 // sets by their spelling
+	err  error
+}
+
+// Compile reads a grammar, whose first rule is root. The error is a *SyntaxError, or an *AmbiguousError where the grammar
+// cannot even begin.
+func Compile(text string) (*Grammar, error) {
+	p, err := parse(text)
+	if err != nil {
+		return nil, err
+	}
+	c := &compiler{g: &Grammar{rules: make([][]int32, len(p.rules))}, seen: map[string]int32{}}
+	for rule, alternatives := range p.rules {
+		for _, items := range alternatives {
+			c.alternative(rule, items)
+		}
+	}
+	if c.err != nil {
+		return nil, c.err
+	}
+	c.g.alphabet = newAlphabet(c.sets)
+	for _, set := range c.sets {
+		c.g.sets = append(c.g.sets, c.g.alphabet.members(set))
+	}
+	_, err = newMachine(c.g)
+	if err != nil {
+		return nil, err
+	}
+	return c.g, nil
+}
+
+// alternative emits one alternative of a rule, in one piece: helpers that it needs are made before.
+func (c *compiler) alternative(rule int, items []item) {
+	var ops []op
+	for _, it := range items {
+		ops = append(ops, c.repeated(it)...)
+		if c.full(len(ops)) {
+			return
+		}
+	}
+	c.add(rule, ops)
+}
+
+// add appends an alternative to a rule.
+func (c *compiler) add(rule int, ops []op) {
+	c.g.rules[rule] = append(c.g.rules[rule], int32(len(c.g.ops)))
+	c.g.ops = append(append(c.g.ops, ops...), op{kind: opEnd})
+}
+
+func (c *compiler) full(more int) bool {
+	if len(c.g.ops)+more > maxOps && c.err == nil {
+		c.err = &SyntaxError{Line: 1, Column: 1, Reason: fmt.Sprintf("repetitions make the grammar longer than %d steps; repeat less", maxOps)}
+	}
+	return c.err != nil
+}
+
+// repeated is an element as often as it may be there.
+func (c *compiler) repeated(it item) []op {
+	once := c.once(it)
+	if it.least == 1 && it.most == 1 {
+		return once
+	}
+	if c.full(it.least*len(once) + 4*max(0, it.most-it.least)) {
+		return nil
+	}
+	ops := slices.Repeat(once, it.least)
+	switch {
+	case it.most < 0:
+		again := c.rule()
+		c.add(int(again.arg), append(slices.Clone(once), again))
+		c.add(int(again.arg), nil)
+		return append(ops, again)
+	case it.most > it.least:
+		if len(once) > 1 {
+			whole := c.rule()
+			c.add(int(whole.arg), once)
+			once = []op{whole}
+		}
+		var rest []op
+		for range it.most - it.least {
+			more := c.rule()
+			c.add(int(more.arg), append(slices.Clone(once), rest...))
+			c.add(int(more.arg), nil)
+			rest = []op{more}
+		}
+		return append(ops, rest...)
+	}
+	return ops
+}
+
+// rule makes a new rule, and is the call of it.
+func (c *compiler) rule() op {
+	c.g.rules = append(c.g.rules, nil)
+	return op{opCall, int32(len(c.g.rules) - 1)}
+}
+
+func (c *compiler) once(it item) []op {
+	switch {
+	case it.literal != nil:
+		var ops []op
+		for _, r := range it.literal {
+			ops = append(ops, c.set([]runeRange{{r, r}}))
+		}
+		return ops
+	case it.set != nil:
+		return []op{c.set(it.set)}
+	}
+	return []op{{opCall, int32(it.rule)}}
+}
+
+func (c *compiler) set(ranges []runeRange) op {
+	key := fmt.Sprint(ranges)
+	id, ok := c.seen[key]
+	if !ok {
+		id = int32(len(c.sets))
+		c.seen[key] = id
+		c.sets = append(c.sets, ranges)
+	}
+	return op{opSet, id}
+}

@@ -1,0 +1,95 @@
+package gbnf
+
+import (
+	"cmp"
+	"slices"
+	"unicode/utf8"
+)
+
+// runeRange is the characters from low to high.
+type runeRange struct{ low, high rune }
+
+// normalised sorts ranges and joins those that touch. It is never nil.
+func normalised(ranges []runeRange) []runeRange {
+	out := []runeRange{}
+	slices.SortFunc(ranges, func(a, b runeRange) int { return cmp.Compare(a.low, b.low) })
+	for _, r := range ranges {
+		switch last := len(out) - 1; {
+		case r.low > r.high:
+		case last >= 0 && r.low <= out[last].high+1:
+			out[last].high = max(out[last].high, r.high)
+		default:
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+// complement is every character that is not in normalised ranges.
+func complement(ranges []runeRange) []runeRange {
+	out := []runeRange{}
+	next := rune(0)
+	for _, r := range ranges {
+		if r.low > next {
+			out = append(out, runeRange{next, r.low - 1})
+		}
+		next = r.high + 1
+	}
+	if next <= utf8.MaxRune {
+		out = append(out, runeRange{next, utf8.MaxRune})
+	}
+	return out
+}
+
+// Surrogates are numbers that are no characters, and in no UTF-8 text.
+const firstSurrogate, lastSurrogate = 0xD800, 0xDFFF
+
+// alphabet divides all characters into classes that no set of a grammar tells apart. Class i begins at starts[i].
+type alphabet struct {
+	starts []rune
+	ascii  [utf8.RuneSelf]int32
+}
+
+func newAlphabet(sets [][]runeRange) *alphabet {
+	a := &alphabet{starts: []rune{0, firstSurrogate, lastSurrogate + 1}}
+	for _, set := range sets {
+		for _, r := range set {
+			a.starts = append(a.starts, r.low, r.high+1)
+		}
+	}
+	slices.Sort(a.starts)
+	a.starts = slices.Compact(a.starts)
+	for c := range a.ascii {
+		a.ascii[c] = a.find(rune(c))
+	}
+	return a
+}
+
+func (a *alphabet) class(r rune) int32 {
+	if r < utf8.RuneSelf {
+		return a.ascii[r]
+	}
+	return a.find(r)
+}
+
+func (a *alphabet) find(r rune) int32 {
+	i, found := slices.BinarySearch(a.starts, r)
+	if !found {
+		i--
+	}
+	return int32(i)
+}
+
+// members says for each class whether it is in the set.
+func (a *alphabet) members(set []runeRange) []bool {
+	in := make([]bool, len(a.starts))
+	for _, r := range set {
+		for c := a.find(r.low); c <= a.find(r.high); c++ {
+			in[c] = true
+		}
+	}
+	for c := a.find(firstSurrogate); c <= a.find(lastSurrogate); c++ {
+		in[c] = false
+	}
+	return in
+}
