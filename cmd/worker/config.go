@@ -120,15 +120,13 @@ func eachKey(path string, mapping *yaml.Node, do func(key string, entry *configE
 	return nil
 }
 
-// known refuses a key that is not among names, or has settings below it.
+// known refuses a key that is not among names.
 func known(key string, entry *configEntry, names []string, instead string) error {
 	switch {
 	case key == configFlag:
 		return fmt.Errorf("%s: a config file cannot name another one", entry.where)
 	case !slices.Contains(names, key):
 		return fmt.Errorf("%s is %s; the nearest is %q", entry.where, instead, nearest(key, names))
-	case entry.node.Kind == yaml.MappingNode:
-		return fmt.Errorf("%s takes a value, not settings", entry.where)
 	default:
 		return nil
 	}
@@ -181,17 +179,28 @@ func (e *configEntry) text(flag *kong.Flag) (string, error) {
 	if e.node.Kind == yaml.ScalarNode {
 		return e.node.Value, nil
 	}
-	if !flag.IsSlice() {
+	pairs := e.node.Kind == yaml.MappingNode
+	switch {
+	case pairs && !flag.IsMap():
+		return "", errors.New("takes a value, not settings")
+	case !pairs && !flag.IsSlice():
 		return "", errors.New("takes one value, not a list")
 	}
 	var elements []string
 	for _, element := range e.node.Content {
 		if element.Kind != yaml.ScalarNode {
-			return "", errors.New("takes a list of single values")
+			return "", errors.New("takes single values, not more settings below them")
 		}
 		elements = append(elements, element.Value)
 	}
-	return kong.JoinEscaped(elements, flag.Tag.Sep), nil
+	if !pairs {
+		return kong.JoinEscaped(elements, flag.Tag.Sep), nil
+	}
+	var entries []string
+	for pair := range slices.Chunk(elements, 2) {
+		entries = append(entries, pair[0]+"="+pair[1])
+	}
+	return kong.JoinEscaped(entries, flag.Tag.MapSep), nil
 }
 
 // nearest is the name that takes the fewest edits to become.

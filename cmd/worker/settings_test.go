@@ -77,7 +77,7 @@ func sampleOf(t *testing.T, flag *kong.Flag, file string) string {
 	}
 	samples := map[reflect.Kind]string{
 		reflect.Bool: "true", reflect.String: "word", reflect.Float64: "0.25", reflect.Slice: "3,5",
-		reflect.Int: "7", reflect.Int64: "7", reflect.Uint64: "18446744073709551615",
+		reflect.Map: "lab=7", reflect.Int: "7", reflect.Int64: "7", reflect.Uint64: "18446744073709551615",
 	}
 	sample, ok := samples[kind.Kind()]
 	if !ok {
@@ -241,6 +241,7 @@ func TestAFileTakesWhatYAMLAndJSONHave(t *testing.T) {
 		{"a key without a value", "run", "max-active", "max-active:\n", 8},
 		{"an empty file", "run", "max-active", "", 8},
 		{"a file of comments", "run", "max-active", "# max-active: 4\n", 8},
+		{"names with values", "run", "tenant-weight", "run:\n  tenant-weight:\n    lab: 2\n    guests: 0.5\n", map[string]float64{"lab": 2, "guests": 0.5}},
 		{"a section of comments", "run", "max-active", "run:\n  # max-active: 4\n", 8},
 		{"settings of other commands", "run", "max-active", "levels: nonsense\nsubmit:\n  deadline: nonsense\n", 8},
 	} {
@@ -263,7 +264,7 @@ func TestAWrongFileIsOneErrorLineThatNamesKeyFileAndWhatToDo(t *testing.T) {
 		{"a word that is no choice", "provision: maybe", `--provision: must be one of auto, verify but is "maybe" ("provision" in FILE, line 1)`},
 		{"a file that is not there", "creds: /none/node.creds", `--creds: stat /none/node.creds: no such file or directory ("creds" in FILE, line 1)`},
 		{"a list for one value", "max-active: [1, 2]", `--max-active: takes one value, not a list ("max-active" in FILE, line 1)`},
-		{"settings for a value", "max-active: {a: 1}", `--config: "max-active" in FILE, line 1 takes a value, not settings`},
+		{"settings for a value", "max-active: {a: 1}", `--max-active: takes a value, not settings ("max-active" in FILE, line 1)`},
 		{"a value for a section", "run: 4", `--config: "run" in FILE, line 1 is a command: write flags of ` + "`worker run`" + ` under it`},
 		{"a key twice", "node: a\nnode: b", `--config: "node" in FILE, line 2 is there twice`},
 		{"another file", "config: other.yaml", `--config: "config" in FILE, line 1: a config file cannot name another one`},

@@ -252,7 +252,7 @@ func TestHostileGrammarsAndSchemasAreRefusedOrServed(t *testing.T) {
 			refused++
 			continue
 		}
-		turn := requestTokens("hostileGrammars", randomPrompt(2, 10, model.Facts().VocabTokens), tokens)
+		turn := requestTokens("hostile", randomPrompt(2, 10, model.Facts().VocabTokens), tokens)
 		turn.Sampling.Temperature, turn.Sampling.Seed, turn.Sampling.Grammar.Text = 1, 5, grammar
 		n.submit(turn)
 		n.submit(innocent)
