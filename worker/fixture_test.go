@@ -53,10 +53,16 @@ type mesh struct {
 
 func newMesh(t testing.TB) *mesh {
 	t.Helper()
+	return newMeshOf(t, natsserver.Options{})
+}
+
+// newMeshOf is a mesh on a server with options, and the client's own.
+func newMeshOf(t testing.TB, server natsserver.Options, client ...nats.Option) *mesh {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	t.Cleanup(cancel)
-	m := &mesh{t: t, ctx: ctx, server: natsservertest.Start(t, natsserver.Options{})}
-	m.conn = natsservertest.Connect(t, m.server.ClientURL())
+	m := &mesh{t: t, ctx: ctx, server: natsservertest.Start(t, server)}
+	m.conn = natsservertest.Connect(t, m.server.ClientURL(), client...)
 	js, err := jetstream.New(m.conn)
 	m.check(err)
 	m.js = js

@@ -219,6 +219,9 @@ func (s *Service) measure(ctx context.Context) error {
 
 // offer tells the mesh that the node is there, and answers questions.
 func (s *Service) offer(ctx context.Context) error {
+	if err := s.aloneInName(ctx); err != nil {
+		return err
+	}
 	var err error
 	s.ads, err = capability.NewAdvertiser(capability.AdvertiserConfig{Conn: s.control, Prefix: s.cfg.Prefix, Node: s.cfg.Node,
 		Source: s.advertisement, Request: s.cfg.Periods.Request, Log: s.log})
