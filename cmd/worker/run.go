@@ -8,6 +8,7 @@ import (
 	"os"
 	"regexp"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -56,6 +57,9 @@ Examples:
   worker run --config mesh.yaml                   # with lines like "max-active: 4"`
 }
 
+// mendEvery is how often a server of the node's own is looked after.
+const mendEvery = 5 * time.Second
+
 // Run is called by the command-line parser.
 func (c *runCommand) Run(env *environment) (err error) {
 	cfg, err := c.config(env)
@@ -80,7 +84,14 @@ func (c *runCommand) Run(env *environment) (err error) {
 		if err != nil {
 			return err
 		}
-		defer func() { err = errors.Join(err, server.Shutdown()) }()
+		var mending sync.WaitGroup
+		ctx, stopMending := context.WithCancel(context.WithoutCancel(env.ctx)) // turns that drain need it too
+		mending.Go(func() { server.Mend(ctx, mendEvery) })
+		defer func() {
+			stopMending()
+			mending.Wait()
+			err = errors.Join(err, server.Shutdown())
+		}()
 		cfg.URL = server.ClientURL()
 	}
 	return c.serve(env, cfg)
