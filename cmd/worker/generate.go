@@ -132,7 +132,7 @@ func (g *generation) run(engine *llama.Engine, prompt string) error {
 	defer stop()
 	g.status.waits("prefill of %d tokens", len(req.Prompt))
 	if g.cmd.Echo && !g.cmd.JSON {
-		if err := g.print(styled(g.env.stdout, styleDim, prompt)); err != nil {
+		if err := g.print(styled(g.env.stdout, styleDim, shown(g.env.stdout, prompt))); err != nil {
 			return err
 		}
 	}
@@ -186,7 +186,7 @@ func (g *generation) tokens(tokens []scheduler.NewToken) error {
 		g.text.WriteString(text)
 		g.status.reaches(g.status.tokens + 1)
 		if !g.cmd.JSON {
-			if err := g.print(text); err != nil {
+			if err := g.print(shown(g.env.stdout, text)); err != nil {
 				return err
 			}
 		}
@@ -211,7 +211,7 @@ func (g *generation) finish(req scheduler.Request, end scheduler.Ending) error {
 	if g.cmd.JSON {
 		err = json.NewEncoder(g.env.stdout).Encode(g.document(req, end))
 	} else {
-		err = g.print(tail + "\n")
+		err = g.print(shown(g.env.stdout, tail) + "\n")
 		g.summary(req, end)
 	}
 	switch {

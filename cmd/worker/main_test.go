@@ -8,9 +8,12 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/alecthomas/kong"
 	"go.uber.org/goleak"
 
 	"github.com/meshnet/node/models"
@@ -141,6 +144,30 @@ func TestExitCodesSayWhatWentWrong(t *testing.T) {
 				t.Errorf("the error takes %d lines: %q", lines, stderr)
 			}
 		})
+	}
+}
+
+func TestANumberWithALeadingZeroIsDecimal(t *testing.T) {
+	var cli struct {
+		Turn   uint64        `arg:""`
+		Count  *int          // a flag whose absence is known
+		Tokens []int64       // and one with several
+		Wait   time.Duration // is no number
+	}
+	parser, err := kong.New(&cli, decimals())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := parser.Parse([]string{"010", "--count=-07", "--tokens=08,10", "--wait=1m"}); err != nil {
+		t.Fatal(err)
+	}
+	if cli.Turn != 10 || *cli.Count != -7 || !slices.Equal(cli.Tokens, []int64{8, 10}) || cli.Wait != time.Minute {
+		t.Errorf("parsed %+v", cli)
+	}
+	for _, word := range []string{"0x10", "1_0", "1e1", "-1", "18446744073709551616"} {
+		if _, err := parser.Parse([]string{"--", word}); err == nil {
+			t.Errorf("%s is read as %d", word, cli.Turn)
+		}
 	}
 }
 
