@@ -47,6 +47,8 @@ type Service struct {
 	ads       *capability.Advertiser
 	endpoints micro.Service
 
+	unconnected atomic.Pointer[error] // why the last attempt to connect failed
+
 	turnAsks, nodeAsks asks // what the endpoints are asked
 
 	// hard ends when nothing of a turn may go on any more; Life's context ends before it, when no turn may
