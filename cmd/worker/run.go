@@ -78,6 +78,9 @@ func (c *runCommand) Run(env *environment) (err error) {
 		return err
 	}
 	defer engine.Free()
+	if err := c.holdsATurn(engine.Facts()); err != nil {
+		return err
+	}
 	c.describe(&cfg, model, engine)
 	if c.NATS == "" {
 		server, err := c.embedded(env)
@@ -143,8 +146,8 @@ func (c *runCommand) config(env *environment) (worker.Config, error) {
 	if cfg.Model, err = c.servedName(); err != nil {
 		return cfg, err
 	}
-	if c.MaxActive < 1 || c.MaxActive > llama.MaxSlots {
-		return cfg, usageError("--max-active is %d; use 1 to %d", c.MaxActive, llama.MaxSlots)
+	if err := c.inRange(); err != nil {
+		return cfg, err
 	}
 	cfg.URL, cfg.HTTP = c.url(), c.HTTP
 	cfg.Provision, cfg.Replicas, cfg.TenantQuota = worker.Provision(c.Provision), c.Replicas, c.TenantQuota
@@ -152,8 +155,36 @@ func (c *runCommand) config(env *environment) (worker.Config, error) {
 	if c.Exact {
 		cfg.ReplayMax = -1
 	}
+	if c.DrainTimeout == 0 {
+		cfg.DrainTimeout = -1 // which is how a configuration says it
+	}
 	cfg.Log = env.log
 	return cfg, nil
+}
+
+// inRange refuses what the service would take for its default, which a zero is there.
+func (c *runCommand) inRange() error {
+	switch {
+	case c.MaxActive < 1 || c.MaxActive > llama.MaxSlots:
+		return usageError("--max-active is %d; use 1 to %d", c.MaxActive, llama.MaxSlots)
+	case c.Replicas < 1:
+		return usageError("--replicas is %d; use at least 1", c.Replicas)
+	case c.TenantQuota < 1:
+		return usageError("--tenant-quota is %d; use at least 1", c.TenantQuota)
+	case c.ReplayMax == 0:
+		return usageError("--replay-max is 0; use at least 1, or -1 for no limit")
+	case c.AckWait <= 0:
+		return usageError("--ack-wait is %s; use 2s or more", c.AckWait)
+	}
+	return nil
+}
+
+// holdsATurn refuses a KV budget in which not even the smallest turn fits: such a node would take none.
+func (c *runCommand) holdsATurn(facts scheduler.Facts) error {
+	if least := facts.FixedBytes + facts.BytesPerToken; c.KVBudget > 0 && int64(c.KVBudget) < least {
+		return usageError("--kv-budget is %d bytes; the KV of a single token of this model takes %d", c.KVBudget, least)
+	}
+	return nil
 }
 
 // describe adds what the loaded model and its engine say.
