@@ -220,7 +220,7 @@ func TestOverdueTurnIsCancelledAndItsOutcomeTaken(t *testing.T) {
 	}
 	clock.Advance(15 * time.Second) // deadline and 5 s
 	err := <-ended
-	if turn := (*client.TurnError)(nil); !errors.As(err, &turn) || turn.Final.Reason != schemas.Cancelled {
+	if turn := (*client.TurnError)(nil); !errors.As(err, &turn) || turn.Final.Reason != schemas.Cancelled || !turn.Overdue {
 		t.Errorf("%v", err)
 	}
 	if got := at.Sub(time.Time{}); got != 15*time.Second {

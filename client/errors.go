@@ -10,12 +10,19 @@ import (
 type TurnError struct {
 	ID    schemas.TurnID
 	Final schemas.Final // Reason, Cause and Error are the wire's
+
+	// Overdue is a turn that nobody cancelled but this client, because it had not ended a while after its deadline. Most
+	// often no node serves its model.
+	Overdue bool
 }
 
 func (e *TurnError) Error() string {
 	text := fmt.Sprintf("turn %s ended %s", e.ID, e.Final.Reason)
 	if e.Final.Cause != "" {
 		text += fmt.Sprintf(" (%s)", e.Final.Cause)
+	}
+	if e.Overdue {
+		text += ": it had not ended by its deadline; is there a node that serves its model?"
 	}
 	if e.Final.Error != nil {
 		text += ": " + e.Final.Error.Error()

@@ -184,7 +184,7 @@ func (s *Stream) finish(whole bool) error {
 	s.c.hot.ended(s.id, &final)
 	var errs []error
 	if final.Reason != schemas.Completed {
-		errs = append(errs, &TurnError{ID: s.id, Final: final})
+		errs = append(errs, &TurnError{ID: s.id, Final: final, Overdue: s.watch.over && final.Reason == schemas.Cancelled})
 	}
 	if !whole {
 		errs = append(errs, &IncompleteError{ID: s.id, Tokens: s.fold.Len(), Final: final})

@@ -188,6 +188,7 @@ var publishing = []claim{
 	{"a worker pokes", worker, p.Control(own), true},
 	{"a worker fetches requests", worker, "$JS.API.CONSUMER.MSG.NEXT.MESH_REQ.x", true},
 	{"a worker deletes the consumer of a node that is gone", worker, "$JS.API.CONSUMER.DELETE.MESH_REQ." + schemas.OwnConsumer(node1), true},
+	{"a worker asks whether a node's name is free", worker, p.Node(node1, schemas.VerbStatus), true},
 	{"a worker drains no other node", worker, p.Node(node1, schemas.VerbDrain), false},
 	{"a worker cancels in nobody's name", worker, p.Turn(own.Tenant), false},
 	{"a worker changes no stream", worker, "$JS.API.STREAM.UPDATE.MESH_REQ", false},
@@ -247,7 +248,7 @@ func TestSubscribePermissions(t *testing.T) {
 		{"a worker answers operators", worker, p.Node(node1, schemas.VerbStatus), true},
 		{"a worker can be discovered", worker, "$SRV.PING.mesh", true},
 		{"a worker reads no tenant's inbox", worker, "_INBOX_acme.>", false},
-		{"a worker reads no requests but through its consumers", worker, p.Requests(), false},
+		{"a worker hears what comes into its own lane", worker, p.Own(node1), true},
 
 		{"an operator sees every event", operator, p.Events(), true},
 		{"an operator sees work records", operator, p.WorkRecords(), true},

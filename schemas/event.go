@@ -121,10 +121,14 @@ type ErrorDetail struct {
 }
 
 func (d *ErrorDetail) Error() string {
+	text := d.Message
 	if d.Reason != "" {
-		return fmt.Sprintf("%s: %s", d.Reason, d.Message)
+		text = fmt.Sprintf("%s: %s", d.Reason, text)
 	}
-	return d.Message
+	if d.Needed != 0 || d.Available != 0 {
+		text += fmt.Sprintf(" (%s: %d needed, %d available)", d.Field, d.Needed, d.Available)
+	}
+	return text
 }
 
 // EventKind is KindStarted.

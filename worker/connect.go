@@ -65,7 +65,11 @@ func (s *Service) firstStores(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*s.cfg.Periods.Request)
 	defer cancel()
 	if !s.control.IsConnected() {
-		return fmt.Errorf("no connection to %s yet", WithoutPasswords(s.cfg.URL))
+		servers := WithoutPasswords(s.cfg.URL)
+		if why := s.unconnected.Load(); why != nil {
+			return fmt.Errorf("no connection to %s yet: %w", servers, *why)
+		}
+		return fmt.Errorf("no connection to %s yet", servers)
 	}
 	turns, err := s.provision.stores(ctx)
 	if err != nil {
@@ -117,6 +121,7 @@ func (s *Service) dial(purpose string) (*nats.Conn, error) {
 		nats.ErrorHandler(func(_ *nats.Conn, sub *nats.Subscription, err error) {
 			s.log.Warn("NATS", "connection", purpose, "error", err)
 		}),
+		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) { s.unconnected.Store(&err) }),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
 			if err != nil {
 				s.log.Warn("NATS connection lost", "connection", purpose, "error", err)

@@ -53,8 +53,14 @@ type mesh struct {
 
 func newMesh(t testing.TB) *mesh {
 	t.Helper()
-	m := &mesh{t: t, ctx: natsservertest.Context(t), server: natsservertest.Start(t, natsserver.Options{})}
-	m.conn = natsservertest.Connect(t, m.server.ClientURL())
+	return newMeshOf(t, natsserver.Options{})
+}
+
+// newMeshOf is a mesh on a server with options, and the client's own.
+func newMeshOf(t testing.TB, server natsserver.Options, client ...nats.Option) *mesh {
+	t.Helper()
+	m := &mesh{t: t, ctx: natsservertest.Context(t), server: natsservertest.Start(t, server)}
+	m.conn = natsservertest.Connect(t, m.server.ClientURL(), client...)
 	m.js = natsservertest.JetStream(t, m.conn)
 	return m
 }

@@ -47,6 +47,8 @@ type Service struct {
 	ads       *capability.Advertiser
 	endpoints micro.Service
 
+	unconnected atomic.Pointer[error] // why the last attempt to connect failed
+
 	turnAsks, nodeAsks asks // what the endpoints are asked
 
 	// hard ends when nothing of a turn may go on any more; Life's context ends before it, when no turn may
@@ -219,6 +221,9 @@ func (s *Service) measure(ctx context.Context) error {
 
 // offer tells the mesh that the node is there, and answers questions.
 func (s *Service) offer(ctx context.Context) error {
+	if err := s.aloneInName(ctx); err != nil {
+		return err
+	}
 	var err error
 	s.ads, err = capability.NewAdvertiser(capability.AdvertiserConfig{Conn: s.control, Prefix: s.cfg.Prefix, Node: s.cfg.Node,
 		Source: s.advertisement, Request: s.cfg.Periods.Request, Log: s.log})

@@ -2,12 +2,17 @@ package worker_test
 
 import (
 	"context"
+	"errors"
 	"io"
+	"log/slog"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/meshnet/node/internal/goengine"
@@ -139,6 +144,60 @@ func TestWorkerWaitsForItsServer(t *testing.T) {
 	defer service.Stop()
 	proxy.Heal()
 	m.check(part.Ready(m.ctx, service))
+}
+
+func TestAWorkerThatTheServerDoesNotLetInEndsAndSaysWhy(t *testing.T) {
+	m := newMesh(t)
+	file := filepath.Join(t.TempDir(), "nats.conf")
+	m.check(os.WriteFile(file, []byte(`authorization { user: ann, password: right }`), 0o600))
+	closed := natsservertest.Start(t, natsserver.Options{ConfigFile: file})
+	cfg, _ := m.config("n1", func(c *worker.Config, _ *goengine.Config) {
+		c.URL, c.Options = closed.ClientURL(), []nats.Option{nats.UserInfo("ann", "wrong")}
+	})
+	service, err := worker.New(cfg)
+	m.check(err)
+	m.check(service.Start(context.Background()))
+	t.Cleanup(service.Stop)
+	select {
+	case <-service.Stopped():
+	case <-m.ctx.Done():
+		t.Fatal("it tries for ever")
+	}
+	if err := service.Err(); !errors.Is(err, nats.ErrAuthorization) || strings.Contains(err.Error(), "wrong") {
+		t.Errorf("it ends with %v", err)
+	}
+}
+
+func TestAWorkerThatWaitsForItsServerSaysWhyItIsNotConnected(t *testing.T) {
+	m := newMesh(t)
+	said := make(chan string, 1)
+	cfg, _ := m.config("n1", func(c *worker.Config, _ *goengine.Config) {
+		c.URL = "tls://" + strings.TrimPrefix(m.server.ClientURL(), "nats://") // which speaks none
+		c.Log = slog.New(slog.NewTextHandler(firstLine(said), nil))
+	})
+	service, err := worker.New(cfg)
+	m.check(err)
+	m.check(service.Start(context.Background()))
+	t.Cleanup(service.Stop)
+	select {
+	case line := <-said:
+		if !strings.Contains(line, "waiting for NATS") || !strings.Contains(line, "secure connection not available") {
+			t.Errorf("it says %s", line)
+		}
+	case <-m.ctx.Done():
+		t.Fatal("it says nothing")
+	}
+}
+
+// firstLine has room for one line, and drops those that follow.
+type firstLine chan<- string
+
+func (c firstLine) Write(p []byte) (int, error) {
+	select {
+	case c <- string(p):
+	default:
+	}
+	return len(p), nil
 }
 
 // nats-server#4786: who was cut off past its lease acts on nothing when it returns.

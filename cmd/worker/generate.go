@@ -145,7 +145,7 @@ func (g *generation) run(engine *llama.Engine, prompt localPrompt) error {
 	defer stop()
 	g.status.waits("prefill of %d tokens", len(req.Prompt))
 	if g.cmd.Echo && !g.cmd.JSON {
-		if err := g.print(styled(g.env.stdout, styleDim, prompt.text)); err != nil {
+		if err := g.print(styled(g.env.stdout, styleDim, shown(g.env.stdout, prompt.text))); err != nil {
 			return err
 		}
 	}
@@ -202,7 +202,7 @@ func (g *generation) tokens(tokens []scheduler.NewToken) error {
 		g.text.WriteString(text)
 		g.status.reaches(g.status.tokens + 1)
 		if !g.cmd.JSON {
-			if err := g.print(text); err != nil {
+			if err := g.print(shown(g.env.stdout, text)); err != nil {
 				return err
 			}
 		}
@@ -227,7 +227,7 @@ func (g *generation) finish(req scheduler.Request, end scheduler.Ending) error {
 	if g.cmd.JSON {
 		err = json.NewEncoder(g.env.stdout).Encode(g.document(req, end))
 	} else {
-		err = g.print(tail + "\n")
+		err = g.print(shown(g.env.stdout, tail) + "\n")
 		g.summary(req, end)
 	}
 	switch {

@@ -27,6 +27,7 @@ const (
 	exitUsage     = 2
 	exitRejected  = 3
 	exitCancelled = 4
+	exitPipe      = 141 // nobody reads the output any more, as a shell says it of any writer
 )
 
 type commands struct {
@@ -45,7 +46,7 @@ type commands struct {
 
 // environment is what a command has of the process around it.
 type environment struct {
-	ctx    context.Context // cancelled by Ctrl-C and SIGTERM
+	ctx    context.Context // cancelled by Ctrl-C and SIGTERM, and by what the mesh does not permit the command
 	stdin  io.Reader
 	stdout io.Writer
 	stderr io.Writer
@@ -73,6 +74,23 @@ func usageError(format string, args ...any) error {
 	return &exitError{exitUsage, fmt.Errorf(format, args...)}
 }
 
+// denied is what the mesh does not permit the command, for which the context has ended; nil if it has not, or by Ctrl-C.
+func (e *environment) denied() error {
+	var denied *permissionError
+	if errors.As(context.Cause(e.ctx), &denied) {
+		return denied
+	}
+	return nil
+}
+
+// ended is why the environment's context is over: what the command may not do, else Ctrl-C.
+func (e *environment) ended() error {
+	if denied := e.denied(); denied != nil {
+		return denied
+	}
+	return errCancelled
+}
+
 // errCancelled ends a command that Ctrl-C stopped.
 var errCancelled = &exitError{exitCancelled, errors.New("cancelled")}
 
@@ -83,12 +101,7 @@ func main() {
 
 // run is main with its surroundings as arguments.
 func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	// A second Ctrl-C ends the process as usual.
-	context.AfterFunc(ctx, stop)
-
-	env := newEnvironment(ctx, stdin, stdout, stderr)
+	env := newEnvironment(context.Background(), stdin, stdout, stderr)
 	var exited *int
 	parser, err := newParser(env, func(code int) { exited = &code })
 	if err != nil {
@@ -105,6 +118,11 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	if err != nil {
 		return report(stderr, &exitError{exitUsage, err})
 	}
+	// Until here Ctrl-C ends the process as usual, whatever it waits for.
+	ctx, stop := signal.NotifyContext(env.ctx, os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	context.AfterFunc(ctx, stop) // and so does a second one
+	env.ctx = ctx
 	return finish(env, parsed.Run(env))
 }
 
@@ -112,7 +130,7 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 func finish(env *environment, err error) int {
 	env.status.clear()
 	if env.ctx.Err() != nil && errors.Is(err, context.Canceled) {
-		err = errCancelled
+		err = env.ended()
 	}
 	return report(env.stderr, err)
 }
@@ -122,7 +140,7 @@ const description = `Makes any machine with a GGUF model a node of an inference 
 Every flag is also an environment variable, which its help shows, and a key of the file of --config. A flag on the
 command line ranks first, then a variable that is not empty, then the file.
 
-Exit codes: 0 done, 1 failed, 2 wrong usage, 3 rejected, 4 cancelled.`
+Exit codes: 0 done, 1 failed, 2 wrong usage, 3 rejected, 4 cancelled, 141 nobody reads the output any more.`
 
 func newParser(env *environment, exit func(int)) (*kong.Kong, error) {
 	var cli commands
@@ -140,6 +158,7 @@ func newParser(env *environment, exit func(int)) (*kong.Kong, error) {
 		kong.Writers(env.stdout, env.stderr),
 		kong.Exit(exit),
 		kong.WithHyphenPrefixedParameters(true),
+		decimals(),
 		kong.WithAfterApply(func(parsed *kong.Context) error {
 			env.log = newLogger(env.status, cli.Verbose)
 			if i := slices.IndexFunc(parsed.Selected().Flags, isJSON); i >= 0 && parsed.Selected().Flags[i].Target.Bool() {
@@ -174,6 +193,9 @@ func report(stderr io.Writer, err error) int {
 	if errors.As(err, &coded) {
 		code = coded.code
 	}
-	fmt.Fprintln(stderr, "worker:", err)
+	if errors.Is(err, syscall.EPIPE) {
+		return exitPipe
+	}
+	fmt.Fprintln(stderr, "worker:", shown(stderr, err.Error()))
 	return code
 }

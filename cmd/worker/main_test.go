@@ -8,9 +8,12 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/alecthomas/kong"
 	"go.uber.org/goleak"
 
 	"github.com/meshnet/node/llama"
@@ -144,6 +147,55 @@ func TestExitCodesSayWhatWentWrong(t *testing.T) {
 				t.Errorf("the error takes %d lines: %q", lines, stderr)
 			}
 		})
+	}
+}
+
+func TestAZeroThatMeansNothingIsRefusedAndNotTakenForTheDefault(t *testing.T) {
+	for _, c := range []struct{ flag, want string }{
+		{"--max-active=0", "--max-active is 0; use 1 to 256"},
+		{"--replicas=0", "--replicas is 0; use at least 1"},
+		{"--tenant-quota=0", "--tenant-quota is 0; use at least 1"},
+		{"--replay-max=0", "--replay-max is 0; use at least 1, or -1 for no limit"},
+		{"--ack-wait=0s", "--ack-wait is 0s; use 2s or more"},
+		{"--kv-budget=1", "--kv-budget is 1 bytes; the KV of a single token of this model takes "},
+	} {
+		if code, _, stderr := commandLine("", "run", "--threads", "1", c.flag); code != exitUsage || !strings.HasPrefix(stderr, "worker: "+c.want) {
+			t.Errorf("%s: exit %d, stderr %q", c.flag, code, stderr)
+		}
+	}
+}
+
+func TestADrainTimeoutOfZeroIsNone(t *testing.T) {
+	c := runCommand{
+		natsFlags: natsFlags{SubjectPrefix: "mesh.v1"}, Node: "n1", MaxActive: 1, Replicas: 1, TenantQuota: 1, ReplayMax: 1, AckWait: time.Second,
+	}
+	cfg, err := c.config(newEnvironment(t.Context(), strings.NewReader(""), io.Discard, io.Discard))
+	if err != nil || cfg.DrainTimeout >= 0 {
+		t.Errorf("the service is to drain for %s, %v", cfg.DrainTimeout, err)
+	}
+}
+
+func TestANumberWithALeadingZeroIsDecimal(t *testing.T) {
+	var cli struct {
+		Turn   uint64        `arg:""`
+		Count  *int          // a flag whose absence is known
+		Tokens []int64       // and one with several
+		Wait   time.Duration // is no number
+	}
+	parser, err := kong.New(&cli, decimals())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := parser.Parse([]string{"010", "--count=-07", "--tokens=08,10", "--wait=1m"}); err != nil {
+		t.Fatal(err)
+	}
+	if cli.Turn != 10 || *cli.Count != -7 || !slices.Equal(cli.Tokens, []int64{8, 10}) || cli.Wait != time.Minute {
+		t.Errorf("parsed %+v", cli)
+	}
+	for _, word := range []string{"0x10", "1_0", "1e1", "-1", "18446744073709551616"} {
+		if _, err := parser.Parse([]string{"--", word}); err == nil {
+			t.Errorf("%s is read as %d", word, cli.Turn)
+		}
 	}
 }
 

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/url"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -109,6 +111,22 @@ func (f *natsFlags) connect(env *environment, options []nats.Option) (*nats.Conn
 	}
 }
 
+// permissionError ends a command that may not ask what it has to, or hear the answer. The server says so only beside
+// what was asked, which would wait for ever.
+type permissionError struct{ err error }
+
+func (e *permissionError) Error() string {
+	return fmt.Sprintf("%v; are --user, --tenant and --inbox-prefix those of one tenant?", e.err)
+}
+
+func (e *permissionError) Unwrap() error { return e.err }
+
+// vital says that the server denied one of the mesh's subjects, or the inbox, without which no answer comes. What it denies of
+// JetStream only costs comfort.
+func (f *natsFlags) vital(err error) bool {
+	return errors.Is(err, nats.ErrPermissionViolation) && !strings.Contains(err.Error(), `"$`)
+}
+
 // client connects and makes a mesh client; done closes both.
 func (f *natsFlags) client(env *environment) (c *client.Client, done func(), err error) {
 	prefix, err := f.prefix()
@@ -119,8 +137,15 @@ func (f *natsFlags) client(env *environment) (c *client.Client, done func(), err
 	if err != nil {
 		return nil, nil, err
 	}
+	var deny context.CancelCauseFunc
+	env.ctx, deny = context.WithCancelCause(env.ctx)
 	options = append(options, nats.Name("worker command line"), nats.Timeout(connectTimeout), nats.ReconnectBufSize(-1),
-		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { env.log.Debug("nats", "error", err) }))
+		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
+			env.log.Debug("nats", "error", err)
+			if f.vital(err) {
+				deny(&permissionError{err})
+			}
+		}))
 	nc, err := f.connect(env, options)
 	if err != nil {
 		return nil, nil, err

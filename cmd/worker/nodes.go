@@ -45,7 +45,7 @@ func (c *nodesCommand) Run(env *environment) error {
 	for {
 		select {
 		case <-env.ctx.Done():
-			return nil
+			return env.denied()
 		case <-tick.C:
 			if err := c.show(env, mesh); err != nil {
 				return err

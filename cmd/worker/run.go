@@ -8,6 +8,7 @@ import (
 	"os"
 	"regexp"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -59,6 +60,9 @@ Examples:
   worker run --config mesh.yaml                   # with lines like "max-active: 4"`
 }
 
+// mendEvery is how often a server of the node's own is looked after.
+const mendEvery = 5 * time.Second
+
 // Run is called by the command-line parser.
 func (c *runCommand) Run(env *environment) (err error) {
 	cfg, err := c.config(env)
@@ -77,6 +81,9 @@ func (c *runCommand) Run(env *environment) (err error) {
 		return err
 	}
 	defer engine.Free()
+	if err := c.holdsATurn(engine.Facts()); err != nil {
+		return err
+	}
 	c.describe(&cfg, model, engine)
 	store, err := c.openSpill(env, engine)
 	if err != nil {
@@ -91,7 +98,14 @@ func (c *runCommand) Run(env *environment) (err error) {
 		if err != nil {
 			return err
 		}
-		defer func() { err = errors.Join(err, server.Shutdown()) }()
+		var mending sync.WaitGroup
+		ctx, stopMending := context.WithCancel(context.WithoutCancel(env.ctx)) // turns that drain need it too
+		mending.Go(func() { server.Mend(ctx, mendEvery) })
+		defer func() {
+			stopMending()
+			mending.Wait()
+			err = errors.Join(err, server.Shutdown())
+		}()
 		cfg.URL = server.ClientURL()
 	}
 	return c.serve(env, cfg)
@@ -143,8 +157,8 @@ func (c *runCommand) config(env *environment) (worker.Config, error) {
 	if cfg.Model, err = c.servedName(); err != nil {
 		return cfg, err
 	}
-	if c.MaxActive < 1 || c.MaxActive > llama.MaxSlots {
-		return cfg, usageError("--max-active is %d; use 1 to %d", c.MaxActive, llama.MaxSlots)
+	if err := c.inRange(); err != nil {
+		return cfg, err
 	}
 	if err := c.checkSpill(); err != nil {
 		return cfg, err
@@ -155,8 +169,36 @@ func (c *runCommand) config(env *environment) (worker.Config, error) {
 	if c.Exact {
 		cfg.ReplayMax = -1
 	}
+	if c.DrainTimeout == 0 {
+		cfg.DrainTimeout = -1 // which is how a configuration says it
+	}
 	cfg.Log = env.log
 	return cfg, nil
+}
+
+// inRange refuses what the service would take for its default, which a zero is there.
+func (c *runCommand) inRange() error {
+	switch {
+	case c.MaxActive < 1 || c.MaxActive > llama.MaxSlots:
+		return usageError("--max-active is %d; use 1 to %d", c.MaxActive, llama.MaxSlots)
+	case c.Replicas < 1:
+		return usageError("--replicas is %d; use at least 1", c.Replicas)
+	case c.TenantQuota < 1:
+		return usageError("--tenant-quota is %d; use at least 1", c.TenantQuota)
+	case c.ReplayMax == 0:
+		return usageError("--replay-max is 0; use at least 1, or -1 for no limit")
+	case c.AckWait <= 0:
+		return usageError("--ack-wait is %s; use 2s or more", c.AckWait)
+	}
+	return nil
+}
+
+// holdsATurn refuses a KV budget in which not even the smallest turn fits: such a node would take none.
+func (c *runCommand) holdsATurn(facts scheduler.Facts) error {
+	if least := facts.FixedBytes + facts.BytesPerToken; c.KVBudget > 0 && int64(c.KVBudget) < least {
+		return usageError("--kv-budget is %d bytes; the KV of a single token of this model takes %d", c.KVBudget, least)
+	}
+	return nil
 }
 
 // describe adds what the loaded model and its engine say.

@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os/signal"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/meshnet/node/client"
@@ -83,6 +85,9 @@ func (c *submitCommand) Run(env *environment) error {
 	// nobody knows whether the mesh has it, and there is no more to wait for.
 	submitting := context.AfterFunc(env.ctx, giveUp)
 	stream, err := mesh.Generate(ctx, req)
+	if denied := env.denied(); denied != nil {
+		return denied
+	}
 	if !submitting() {
 		s.status.waits("cancelling the turn")
 		_ = c.cancel(env, mesh, req) // it said why
@@ -93,14 +98,29 @@ func (c *submitCommand) Run(env *environment) error {
 	}
 	defer stream.Close()
 	stop := context.AfterFunc(env.ctx, func() {
-		if c.cancel(env, mesh, req) != nil {
+		if env.denied() != nil || c.cancel(env, mesh, req) != nil {
 			stream.Close()
 		}
 	})
 	defer stop()
 	s.status.waits("waiting for a worker")
-	return s.follow(stream)
+	signal.Ignore(syscall.SIGPIPE) // a write then tells, and the turn can be cancelled
+	err = s.follow(stream)
+	var unread *outputError
+	switch {
+	case errors.As(err, &unread):
+		_ = c.cancel(env, mesh, req) // it said why
+	case errors.Is(err, client.ErrClosed):
+		return env.ended()
+	}
+	return err
 }
+
+// outputError is text that could not be written: nobody reads on.
+type outputError struct{ err error }
+
+func (e *outputError) Error() string { return "writing the text: " + e.err.Error() }
+func (e *outputError) Unwrap() error { return e.err }
 
 // cancel cancels the turn in the mesh, and logs why it could not.
 func (c *submitCommand) cancel(env *environment, mesh *client.Client, req client.Request) error {
@@ -183,7 +203,7 @@ func (s *submission) follow(stream *client.Stream) error {
 			break
 		}
 		if err := s.print(event); err != nil {
-			return fmt.Errorf("writing the text: %w", err)
+			return &outputError{err}
 		}
 	}
 	return refusedAs(ended)
@@ -201,7 +221,7 @@ func (s *submission) print(event client.Event) error {
 	case client.Text:
 		s.status.reaches(e.Index + len(e.TokenIDs))
 		s.text = append(s.text, e.Text...)
-		err = s.write(e.Text)
+		err = s.write(shown(s.env.stdout, e.Text))
 	case client.Reset:
 		s.status.reaches(e.Index)
 		err = s.printAgain(e)
@@ -219,7 +239,7 @@ func (s *submission) print(event client.Event) error {
 func (s *submission) printAgain(reset client.Reset) error {
 	s.text = s.text[:min(reset.TextBytes, len(s.text))]
 	note := styled(s.env.stdout, styleDim, "[another worker goes on from here]")
-	return s.write(fmt.Sprintf("\n%s\n%s", note, s.text))
+	return s.write(fmt.Sprintf("\n%s\n%s", note, shown(s.env.stdout, string(s.text))))
 }
 
 func (s *submission) write(text string) error {
@@ -276,7 +296,7 @@ func refusedAs(err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case errors.As(err, &ended) && ended.Final.Reason == schemas.Cancelled:
+	case errors.As(err, &ended) && ended.Final.Reason == schemas.Cancelled && !ended.Overdue:
 		return &exitError{exitCancelled, err}
 	case errors.As(err, &ended) && ended.Final.Reason != schemas.Rejected:
 		return err

@@ -1,16 +1,21 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/meshnet/node/client"
+	"github.com/meshnet/node/internal/natsserver"
+	"github.com/meshnet/node/internal/natsserver/natsservertest"
 	"github.com/meshnet/node/schemas"
 	"github.com/meshnet/node/worker"
 )
@@ -121,5 +126,65 @@ func TestThePasswordOfAServerIsNotShown(t *testing.T) {
 		if code, _, stderr := commandLine("", "nodes", "--nats", servers); code != exitFailed || strings.Contains(stderr, "secret") {
 			t.Errorf("exit %d, stderr %q", code, stderr)
 		}
+	}
+}
+
+// The server refuses beside what was asked, so that the answer would be waited for until the deadline.
+func TestACommandEndsWithWhatTheServerDoesNotPermit(t *testing.T) {
+	for _, user := range []string{"WORKER", "OPERATOR", "ACME", "GLOBEX"} {
+		t.Setenv("MESH_"+user+"_PASSWORD", "secret-"+user)
+	}
+	file, err := filepath.Abs("../../deploy/nats/permissions.conf")
+	if err != nil {
+		t.Fatal(err)
+	}
+	acme := []string{"--nats", natsservertest.Start(t, natsserver.Options{ConfigFile: file}).ClientURL(), "--user", "acme", "--password", "secret-ACME"}
+	inbox := []string{"--inbox-prefix", "_INBOX_acme"}
+	for name, c := range map[string]struct {
+		args   []string
+		denied string
+	}{
+		"submit for another tenant":       {append([]string{"submit", "--model", "m", "x"}, inbox...), "mesh.v1.tok.default."},
+		"submit without the inbox prefix": {[]string{"submit", "--model", "m", "--tenant", "acme", "x"}, "_INBOX."},
+		"cancel for another tenant":       {append([]string{"cancel", "s", "1"}, inbox...), "mesh.v1.turn.default"},
+		"cancel without the inbox prefix": {[]string{"cancel", "--tenant", "acme", "s", "1"}, "_INBOX."},
+		"nodes without the inbox prefix":  {[]string{"nodes", "--watch"}, "_INBOX."},
+	} {
+		t.Run(name, func(t *testing.T) {
+			code, _, stderr := commandLine("", append(c.args, acme...)...)
+			if code != exitFailed || !strings.Contains(stderr, c.denied) || !strings.Contains(stderr, "--inbox-prefix") {
+				t.Errorf("exit %d, stderr %q; want one that names %s", code, stderr, c.denied)
+			}
+		})
+	}
+}
+
+func TestASubmitWhoseReaderIsGoneCancelsItsTurnAndSaysNothing(t *testing.T) {
+	mesh := demoMeshOf(t)
+	reader, writer, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer writer.Close()
+	reader.Close()
+	var stderr bytes.Buffer
+	code := run([]string{"submit", "--nats", mesh.server.ClientURL(), "--session", "piped", "--turn", "1", "Once"}, strings.NewReader(""), writer, &stderr)
+	if code != exitPipe || stderr.Len() > 0 {
+		t.Errorf("exit %d, stderr %q", code, stderr.String())
+	}
+	standing, err := mesh.client.Status(t.Context(), "default", "piped", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !standing.Cancelling && (standing.Final == nil || standing.Final.Reason != schemas.Cancelled) {
+		t.Errorf("in the mesh the turn stands at %+v", standing)
+	}
+}
+
+func TestATurnThatNobodyServedFailsAtItsDeadlineAndAsksForANode(t *testing.T) {
+	err := refusedAs(&client.TurnError{Final: schemas.Final{Reason: schemas.Cancelled}, Overdue: true})
+	var coded *exitError
+	if errors.As(err, &coded) || !strings.Contains(err.Error(), "is there a node that serves its model?") {
+		t.Errorf("error %v", err)
 	}
 }

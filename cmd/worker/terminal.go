@@ -3,6 +3,8 @@ package main
 import (
 	"io"
 	"os"
+	"strings"
+	"unicode"
 
 	"golang.org/x/term"
 )
@@ -21,6 +23,32 @@ func terminalWidth(w io.Writer, otherwise int) int {
 		}
 	}
 	return otherwise
+}
+
+// shown is text of a model, or of somebody else in the mesh, as it may be printed to w: a terminal would obey its
+// control characters.
+func shown(w io.Writer, text string) string {
+	if !isTerminal(w) {
+		return text
+	}
+	return visible(text)
+}
+
+// visible is text whose control characters are pictures of them, but for those that end lines and columns.
+func visible(text string) string {
+	const pictures, pictureOfDelete = 0x2400, 0x2421
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r == '\n', r == '\t', !unicode.IsControl(r):
+			return r
+		case r < ' ':
+			return pictures + r
+		case r == '\x7f':
+			return pictureOfDelete
+		default: // 0x80 to 0x9f, which have no pictures
+			return unicode.ReplacementChar
+		}
+	}, text)
 }
 
 // Styles, on a terminal only.
