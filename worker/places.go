@@ -1,6 +1,10 @@
 package worker
 
-import "sync"
+import (
+	"sync"
+
+	"github.com/meshnet/node/schemas"
+)
 
 // places counts what the worker may hold: it never fetches more requests than there are free ones, but for guests. A place is
 // pledged by a fetch, held by a request while it is decided on and while its turn runs, and kept through
@@ -12,19 +16,20 @@ type places struct {
 	limit int           // turns that run at once
 	freed chan struct{} // has room for one: something was given back
 
-	mu      sync.Mutex // guards what follows
-	closed  bool       // no more fetches
-	pledged int        // to a fetch
-	held    int        // being decided on, or running
-	ending  int        // running no more, not over yet
-	lonely  int        // seats asked for or taken by turns that run alone
-	seated  int        // turns that the scheduler may know
-	alone   bool       // the one that is seated runs alone
-	waiting []*seat    // first come, first seated
+	mu      sync.Mutex             // guards what follows
+	closed  bool                   // no more fetches
+	pledged int                    // to a fetch
+	held    int                    // being decided on, or running
+	tenants map[schemas.Tenant]int // of held, by tenant
+	ending  int                    // running no more, not over yet
+	lonely  int                    // seats asked for or taken by turns that run alone
+	seated  int                    // turns that the scheduler may know
+	alone   bool                   // the one that is seated runs alone
+	waiting []*seat                // first come, first seated
 }
 
 func newPlaces(limit int) *places {
-	return &places{limit: limit, freed: make(chan struct{}, 1)}
+	return &places{limit: limit, freed: make(chan struct{}, 1), tenants: map[schemas.Tenant]int{}}
 }
 
 // room is how many requests may be fetched now.
@@ -66,14 +71,21 @@ func (p *places) pledge(n int) []*place {
 	return p.take(min(n, p.roomLocked()))
 }
 
-// pledgeGuests takes up to n places beyond the limit, for turns to which running ones give way; no more than the limit again.
-func (p *places) pledgeGuests(n int) []*place {
+// pledgeGuests takes a place beyond the limit for each of those tenants that have no request here, for turns to which running ones give
+// way: while all places are held, and no more than the limit again. Guests are the tenants meant.
+func (p *places) pledgeGuests(waiting []schemas.Tenant) (guests map[schemas.Tenant]bool, taken []*place) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closed || p.lonely > 0 {
-		return nil
+	if p.closed || p.lonely > 0 || p.held < p.limit {
+		return nil, nil
 	}
-	return p.take(min(n, 2*p.limit-p.pledged-p.held-p.ending))
+	guests = map[schemas.Tenant]bool{}
+	for _, tenant := range waiting {
+		if p.tenants[tenant] == 0 {
+			guests[tenant] = true
+		}
+	}
+	return guests, p.take(min(len(guests), 2*p.limit-p.pledged-p.held-p.ending))
 }
 
 // take pledges n places. The caller holds mu.
@@ -103,8 +115,9 @@ func (p *places) tell() {
 
 // place is one of the places. A nil one is none: its holder may decide, but not run.
 type place struct {
-	of    *places
-	state placeState // guarded by of.mu
+	of     *places
+	state  placeState     // guarded by of.mu
+	tenant schemas.Tenant // likewise; whose request came for it
 }
 
 // placeState is what a place is used for. It only ever grows.
@@ -117,8 +130,13 @@ const (
 	placeFree
 )
 
-// hold says that a request came for the place.
-func (p *place) hold() { p.move(placeHeld) }
+// hold says that a tenant's request came for the place.
+func (p *place) hold(tenant schemas.Tenant) {
+	p.of.mu.Lock()
+	p.tenant = tenant
+	p.of.mu.Unlock()
+	p.move(placeHeld)
+}
 
 // end makes room for another turn while this one's outcome is being told.
 func (p *place) end() { p.move(placeEnding) }
@@ -132,20 +150,23 @@ func (p *place) move(state placeState) {
 	}
 	p.of.mu.Lock()
 	if state > p.state {
-		p.of.count(p.state, -1)
-		p.of.count(state, 1)
+		p.of.count(p.state, p.tenant, -1)
+		p.of.count(state, p.tenant, 1)
 		p.state = state
 	}
 	p.of.mu.Unlock()
 	p.of.tell()
 }
 
-func (p *places) count(state placeState, by int) {
+func (p *places) count(state placeState, tenant schemas.Tenant, by int) {
 	switch state {
 	case placePledged:
 		p.pledged += by
 	case placeHeld:
 		p.held += by
+		if p.tenants[tenant] += by; p.tenants[tenant] == 0 {
+			delete(p.tenants, tenant)
+		}
 	case placeEnding:
 		p.ending += by
 	}

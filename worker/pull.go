@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/meshnet/node/internal/part"
+	"github.com/meshnet/node/schemas"
 )
 
 // puller fetches requests: never more than there are free places. Room is one function (places.room), and there is one
@@ -143,7 +144,7 @@ func (p *puller) fetch(consumer jetstream.Consumer, n int, expiry time.Duration)
 	if err == nil {
 		for msg := range batch.Messages() {
 			place := pledged[0]
-			place.hold()
+			place.hold(p.tenantOf(msg))
 			pledged = pledged[1:]
 			p.s.tasks.Go(func() { p.s.accept(msg, sent, place, false) })
 		}
@@ -161,6 +162,15 @@ func (p *puller) fetch(consumer jetstream.Consumer, n int, expiry time.Duration)
 		return fmt.Errorf("fetch requests: %w", err)
 	}
 	return nil
+}
+
+// tenantOf is on whose behalf a request was published; none where its subject says nothing, which ends it.
+func (p *puller) tenantOf(msg jetstream.Msg) schemas.Tenant {
+	subject, err := p.s.cfg.Prefix.ParseRequest(msg.Subject())
+	if err != nil {
+		return schemas.Tenant{}
+	}
+	return subject.Tenant
 }
 
 // sweep empties the own lane while there is no room here.
