@@ -16,8 +16,10 @@ const (
 	// MaxNewTokensLimit is the largest valid Request.MaxNewTokens. It is beyond any context.
 	MaxNewTokensLimit = 1 << 24
 
-	// MinPriority and MaxPriority bound Request.Priority; 0 is the ordinary one.
-	MinPriority, MaxPriority = -8, 8
+	// MinPriority is the lowest valid Request.Priority; 0 is the ordinary one.
+	MinPriority = -8
+	// MaxPriority is the highest.
+	MaxPriority = 8
 )
 
 // SessionKey names a conversation.

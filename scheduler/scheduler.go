@@ -82,6 +82,9 @@ type Scheduler struct {
 	stats stats
 	paces paces
 
+	blocked []*turn    // buffer of promote
+	order   []*account // buffer of promotionOrder
+
 	// Owned by the ticking goroutine; buffers are reused.
 	report     Report
 	batch      []*turn
@@ -89,8 +92,6 @@ type Scheduler struct {
 	opening    []*turn
 	hooks      []*turn
 	verdicts   []bool
-	blocked    []*turn
-	order      []*account
 	dirty      []int
 	windowFrom int    // slot at which the next decode window begins
 	noMove     uint64 // no session is moved before this tick

@@ -7,34 +7,35 @@ func (s *Scheduler) makeRoom() {
 	if s.report.Tick < s.noSuspend || len(s.queue) == 0 {
 		return
 	}
-	s.blocked = s.blocked[:0]
+	var passed []*turn
 	for _, a := range s.promotionOrder() {
 		t := s.headOf(a)
 		if a.active > 0 || s.freePlaces() > 0 && s.fits(t) {
 			break // nobody has to give way: so it is for those behind it, or it waits for one that was overtaken too often
 		}
 		if victim := s.victimFor(t); victim != nil {
-			s.displace(victim, t)
-			break
+			s.displace(victim, t, passed)
+			break // others may have changed the order meanwhile
 		}
 		if s.patienceSpent(t) {
 			break
 		}
-		s.blocked = append(s.blocked, t)
+		passed = append(passed, t)
 	}
-	clear(s.blocked)
-	s.blocked = s.blocked[:0]
 }
 
-// displace gives one turn's place to another.
-func (s *Scheduler) displace(victim, t *turn) {
-	if !s.suspend(victim) || t.phase != phaseQueued || s.freePlaces() <= 0 || !s.fits(t) {
+// displace gives one turn's place to another, which overtakes those that were passed.
+func (s *Scheduler) displace(victim, t *turn, passed []*turn) {
+	if !s.suspend(victim) {
 		return
 	}
-	for _, b := range s.blocked {
-		b.overtaken++
+	if t.phase == phaseQueued && s.freePlaces() > 0 && s.fits(t) {
+		for _, b := range passed {
+			b.overtaken++
+		}
+		s.activate(t) // before anyone else takes the place
 	}
-	s.activate(t) // before anyone else takes the place
+	s.cleanSlots()
 }
 
 // headOf is the first turn that waits for nothing but room; the tenant has one.
@@ -82,7 +83,7 @@ func (s *Scheduler) mayGiveWay(v *turn) bool {
 		s.suspendedBytes+s.facts.KVBytes(v.pos) <= s.budget.SuspendBudgetBytes
 }
 
-// suspend takes a session's place away. It is false where that has to wait for another tick.
+// suspend takes a session's place away, and leaves its slot for cleanSlots. It is false where that has to wait for another tick.
 func (s *Scheduler) suspend(t *turn) bool {
 	if t.pos > 0 && !s.save(t) {
 		return false
@@ -94,7 +95,6 @@ func (s *Scheduler) suspend(t *turn) bool {
 	s.stats.suspensions++
 	s.enqueue(t)
 	s.report.Suspended = append(s.report.Suspended, t.key)
-	s.cleanSlots()
 	return true
 }
 

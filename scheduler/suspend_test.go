@@ -314,3 +314,54 @@ func TestFullQueueHasRoomForATenantWithoutAPlace(t *testing.T) {
 		})
 	}
 }
+
+// Given up on while it is saved or while it comes back, a session leaves neither a slot nor a saved state behind.
+func TestStallOfASuspensionLeavesNothingBehind(t *testing.T) {
+	for _, op := range []goengine.Op{goengine.OpSave, goengine.OpRestore, goengine.OpRelease} {
+		t.Run(string(op), func(t *testing.T) {
+			r := newRig(t, withSlots(2), stallAfter(time.Second))
+			r.held(request("a", 1, 40, 60), request("b", 2, 40, 60))
+			stalled := 0
+			r.onCall = func(call goengine.Call) {
+				if call.Op == op && stalled == 0 {
+					r.clock.Advance(2 * time.Second)
+					stalled = r.sched.FailStalled(r.clock.Now())
+				}
+			}
+			r.accept(of("small", request("c", 3, 10, 4)))
+			r.finish()
+			if stalled == 0 {
+				t.Fatalf("there was no %s", op)
+			}
+			if tele := r.sched.Telemetry(); tele.SuspendedSessions != 0 || tele.SuspendedBytes != 0 {
+				t.Errorf("%d suspended with %d bytes", tele.SuspendedSessions, tele.SuspendedBytes)
+			}
+			r.tick()
+			r.wantIdle()
+			next := request("d", 4, 40, 10)
+			r.run(next)
+			r.wantTokens(next.Key(), baseline(t, withSlots(2), next))
+		})
+	}
+}
+
+// Marked while its KV is saved, a session keeps its place until it is reaped, and nothing was suspended.
+func TestSessionCancelledWhileItIsSavedIsNotSuspended(t *testing.T) {
+	r := newRig(t, withSlots(2))
+	r.held(request("a", 1, 40, 60), request("b", 2, 40, 60))
+	r.onCall = func(call goengine.Call) {
+		if call.Op == goengine.OpSave {
+			if found, err := r.sched.Cancel(turnOf("big", "a"), scheduler.Cancelled, "", ""); !found || err != nil {
+				t.Error(found, err)
+			}
+		}
+	}
+	r.accept(of("small", request("c", 3, 10, 4)))
+	r.finish()
+	r.wantEnd(turnOf("big", "a"), scheduler.Cancelled, "")
+	r.wantEnd(turnOf("small", "c"), scheduler.Completed, "length")
+	if n := r.sched.Telemetry().SuspensionsTotal; n != 0 {
+		t.Errorf("%d suspensions", n)
+	}
+	r.wantIdle()
+}

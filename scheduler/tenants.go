@@ -43,8 +43,6 @@ func (a *account) share() float64 { return (a.credit - float64(a.pending)) / a.q
 // holds is how many places it has for its weight.
 func (a *account) holds() float64 { return float64(a.active) / a.quantum }
 
-func (a *account) full() bool { return a.credit >= a.quantum }
-
 // quantumTokens is what a round gives to a tenant of weight 1.
 func (s *Scheduler) quantumTokens() int { return quantumChunks * s.facts.PrefillChunk }
 

@@ -25,7 +25,8 @@ const (
 	MinHeartbeat    = 100 * time.Millisecond
 	MaxHeartbeat    = MaxDeadline
 
-	MinPriority, MaxPriority = -8, 8
+	MinPriority = -8
+	MaxPriority = 8
 )
 
 // Versioned is the protocol version, the first field of every message. Encode sets it.

@@ -1,6 +1,10 @@
 package worker
 
-import "context"
+import (
+	"context"
+
+	"github.com/meshnet/node/schemas"
+)
 
 // claim takes a place for a request in the node's own lane. It is a free one, else one that a fetch from the lane of all
 // keeps and has not used: that fetch cannot be ended, and a hot session would wait for its expiry. Where all are held
@@ -63,9 +67,9 @@ func (p *places) take() *place {
 	return &place{of: p}
 }
 
-// hold says that a request came for the place. It is false for a place that was lent, unless there is another one by
+// hold says that a tenant's request came for the place. It is false for a place that was lent, unless there is another one by
 // now: then the request cannot run here.
-func (p *place) hold() bool {
+func (p *place) hold(tenant schemas.Tenant) bool {
 	p.of.mu.Lock()
 	defer p.of.mu.Unlock()
 	switch {
@@ -74,7 +78,7 @@ func (p *place) hold() bool {
 	case p.of.roomLocked() == 0:
 		return false
 	}
-	p.of.held++
-	p.state = placeHeld
+	p.tenant, p.state = tenant, placeHeld
+	p.of.count(placeHeld, tenant, 1)
 	return true
 }

@@ -3,19 +3,21 @@ package worker
 import (
 	"context"
 	"testing"
+
+	"github.com/meshnet/node/schemas"
 )
 
 func TestOwnLaneBorrowsAPlaceThatAFetchHasNotUsed(t *testing.T) {
 	p := newPlaces(2)
 	shared := p.pledge(2)
 	own := p.claim(t.Context())
-	if !own.hold() || p.held != 1 || p.pledged != 1 || p.room() != 0 {
+	if !own.hold(schemas.Tenant{}) || p.held != 1 || p.pledged != 1 || p.room() != 0 {
 		t.Fatalf("%d held, %d pledged, room %d; not 1, 1, 0", p.held, p.pledged, p.room())
 	}
-	if !shared[0].hold() {
+	if !shared[0].hold(schemas.Tenant{}) {
 		t.Error("the fetch lost more than it lent")
 	}
-	if shared[1].hold() || p.held != 2 || p.pledged != 0 {
+	if shared[1].hold(schemas.Tenant{}) || p.held != 2 || p.pledged != 0 {
 		t.Errorf("a lent place was used twice: %d held, %d pledged", p.held, p.pledged)
 	}
 	shared[1].release()
@@ -30,7 +32,7 @@ func TestLentPlaceThatIsNotUsedIsThereForItsFetch(t *testing.T) {
 	p := newPlaces(1)
 	shared := p.pledge(1)
 	p.claim(t.Context()).release()
-	if !shared[0].hold() || p.held != 1 || p.pledged != 0 {
+	if !shared[0].hold(schemas.Tenant{}) || p.held != 1 || p.pledged != 0 {
 		t.Errorf("%d held, %d pledged; not 1, 0", p.held, p.pledged)
 	}
 	shared[0].release()
@@ -42,7 +44,7 @@ func TestLentPlaceThatIsNotUsedIsThereForItsFetch(t *testing.T) {
 func TestFirstPlaceGivenBackIsTheOwnLanes(t *testing.T) {
 	p := newPlaces(1)
 	running := p.pledge(1)[0]
-	running.hold()
+	running.hold(schemas.Tenant{})
 	if p.tryClaim() != nil {
 		t.Fatal("a place in use was lent")
 	}
@@ -67,7 +69,7 @@ func TestLookBorrowsNothing(t *testing.T) {
 	if free == nil || p.take() != nil {
 		t.Fatal("a look took another place than the free one")
 	}
-	if !shared[0].hold() || !free.hold() || p.held != 2 || p.room() != 0 {
+	if !shared[0].hold(schemas.Tenant{}) || !free.hold(schemas.Tenant{}) || p.held != 2 || p.room() != 0 {
 		t.Errorf("%d held, room %d; not 2, 0", p.held, p.room())
 	}
 }
@@ -75,7 +77,7 @@ func TestLookBorrowsNothing(t *testing.T) {
 func TestClaimThatIsGivenUpKeepsNoPlaceBack(t *testing.T) {
 	p := newPlaces(1)
 	running := p.pledge(1)[0]
-	running.hold()
+	running.hold(schemas.Tenant{})
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if p.claim(ctx) != nil {

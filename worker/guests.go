@@ -19,21 +19,18 @@ const lookAhead = 256
 type guests struct {
 	p       *puller
 	skipped map[schemas.Tenant]bool // whose requests were passed over by the last look
+	vain    int                     // looks in a row that fetched and found no guest
 }
+
+// mostVain bounds how much more seldom a worker looks whose looks are in vain: its guests run elsewhere.
+const mostVain = 3 // doublings
 
 func (p *puller) pullGuests(ctx context.Context) error {
 	if p.s.cfg.Scheduler.Budget.SuspendBudgetBytes == 0 {
 		return nil // no session ever gives way
 	}
 	g := &guests{p: p, skipped: map[schemas.Tenant]bool{}}
-	tick := time.NewTicker(p.s.cfg.Periods.Guests)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		}
+	for wait(ctx, p.s.cfg.Periods.Guests<<min(g.vain, mostVain)) {
 		if !p.s.places.full() {
 			continue
 		}
@@ -41,6 +38,7 @@ func (p *puller) pullGuests(ctx context.Context) error {
 			return fmt.Errorf("look past the head of the lane: %w", err)
 		}
 	}
+	return nil
 }
 
 // look takes the first request of each tenant that waits and has no turn here, as far as there are places for guests.
@@ -55,24 +53,21 @@ func (g *guests) look(ctx context.Context) error {
 	if info.NumPending == 0 && len(g.skipped) == 0 {
 		return nil // everyone was looked at, by this worker or another
 	}
-	wanted, err := g.waiting(short)
+	waiting, err := g.waiting(short)
 	if err != nil {
 		return err
 	}
-	known := info.NumPending == 0
-	for tenant := range wanted {
-		known = known && !g.skipped[tenant]
-	}
-	if known || len(wanted) == 0 {
-		return nil
-	}
-	places := s.places.pledgeGuests(len(wanted))
+	wanted, places := s.places.pledgeGuests(waiting)
 	defer func() {
 		for _, place := range places {
 			place.release()
 		}
 	}()
-	if len(places) == 0 {
+	unknown := info.NumPending > 0
+	for tenant := range wanted {
+		unknown = unknown || g.skipped[tenant]
+	}
+	if !unknown || len(places) == 0 {
 		return nil
 	}
 	sent := time.Now()
@@ -80,6 +75,7 @@ func (g *guests) look(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	g.vain++
 	clear(g.skipped)
 	var passed []jetstream.Msg
 	for msg := range batch.Messages() {
@@ -88,7 +84,8 @@ func (g *guests) look(ctx context.Context) error {
 			delete(wanted, subject.Tenant)
 			place := places[0]
 			places = places[1:]
-			place.hold()
+			place.hold(subject.Tenant)
+			g.vain = 0
 			s.metrics.guests.Inc()
 			s.tasks.Go(func() { s.accept(msg, sent, place, false) })
 			continue
@@ -105,8 +102,8 @@ func (g *guests) look(ctx context.Context) error {
 	return batch.Error()
 }
 
-// waiting are the tenants that have requests in the lane of all, and no turn here. Theirs may be running elsewhere.
-func (g *guests) waiting(ctx context.Context) (map[schemas.Tenant]bool, error) {
+// waiting are the tenants that have requests in the lane of all. Some may be running, here or elsewhere.
+func (g *guests) waiting(ctx context.Context) (tenants []schemas.Tenant, err error) {
 	s := g.p.s
 	stream, err := s.js.Stream(ctx, s.cfg.Prefix.RequestStream())
 	if err != nil {
@@ -116,15 +113,10 @@ func (g *guests) waiting(ctx context.Context) (map[schemas.Tenant]bool, error) {
 	if err != nil {
 		return nil, err
 	}
-	here := map[string]bool{}
-	for _, t := range s.turns.all() {
-		here[t.key.Tenant] = true
-	}
-	wanted := map[schemas.Tenant]bool{}
 	for subject := range info.State.Subjects {
-		if parsed, err := s.cfg.Prefix.ParseRequest(subject); err == nil && !here[parsed.Tenant.String()] {
-			wanted[parsed.Tenant] = true
+		if parsed, err := s.cfg.Prefix.ParseRequest(subject); err == nil {
+			tenants = append(tenants, parsed.Tenant)
 		}
 	}
-	return wanted, nil
+	return tenants, nil
 }

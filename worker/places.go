@@ -3,6 +3,8 @@ package worker
 import (
 	"slices"
 	"sync"
+
+	"github.com/meshnet/node/schemas"
 )
 
 // places counts what the worker may hold: it never fetches more requests than there are free ones, but for guests. A place is
@@ -16,21 +18,22 @@ type places struct {
 	freed    chan struct{} // has room for one: something was given back
 	returned chan struct{} // likewise, for whoever claims a place
 
-	mu       sync.Mutex // guards what follows
-	closed   bool       // no more fetches
-	pledged  int        // to a fetch
-	held     int        // being decided on, or running
-	ending   int        // running no more, not over yet
-	lendable []*place   // of the last fetch from the lane of all
-	claimed  bool       // the next place is for the own lane
-	lonely   int        // seats asked for or taken by turns that run alone
-	seated   int        // turns that the scheduler may know
-	alone    bool       // the one that is seated runs alone
-	waiting  []*seat    // first come, first seated
+	mu       sync.Mutex             // guards what follows
+	closed   bool                   // no more fetches
+	pledged  int                    // to a fetch
+	held     int                    // being decided on, or running
+	tenants  map[schemas.Tenant]int // of held, by tenant
+	ending   int                    // running no more, not over yet
+	lendable []*place               // of the last fetch from the lane of all
+	claimed  bool                   // the next place is for the own lane
+	lonely   int                    // seats asked for or taken by turns that run alone
+	seated   int                    // turns that the scheduler may know
+	alone    bool                   // the one that is seated runs alone
+	waiting  []*seat                // first come, first seated
 }
 
 func newPlaces(limit int) *places {
-	return &places{limit: limit, freed: make(chan struct{}, 1), returned: make(chan struct{}, 1)}
+	return &places{limit: limit, freed: make(chan struct{}, 1), returned: make(chan struct{}, 1), tenants: map[schemas.Tenant]int{}}
 }
 
 // room is how many requests may be fetched now from the lane of all.
@@ -80,14 +83,21 @@ func (p *places) pledge(n int) []*place {
 	return slices.Clone(p.lendable)
 }
 
-// pledgeGuests takes up to n places beyond the limit, for turns to which running ones give way; no more than the limit again.
-func (p *places) pledgeGuests(n int) []*place {
+// pledgeGuests takes a place beyond the limit for each of those tenants that have no request here, for turns to which running ones give
+// way: while all places are held, and no more than the limit again. Guests are the tenants meant.
+func (p *places) pledgeGuests(waiting []schemas.Tenant) (guests map[schemas.Tenant]bool, taken []*place) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closed || p.lonely > 0 {
-		return nil
+	if p.closed || p.lonely > 0 || p.held < p.limit {
+		return nil, nil
 	}
-	return p.pledgeLocked(min(n, 2*p.limit-p.pledged-p.held-p.ending))
+	guests = map[schemas.Tenant]bool{}
+	for _, tenant := range waiting {
+		if p.tenants[tenant] == 0 {
+			guests[tenant] = true
+		}
+	}
+	return guests, p.pledgeLocked(min(len(guests), 2*p.limit-p.pledged-p.held-p.ending))
 }
 
 // pledgeLocked pledges n places.
@@ -115,8 +125,9 @@ func (p *places) tell() {
 
 // place is one of the places. A nil one is none: its holder may decide, but not run.
 type place struct {
-	of    *places
-	state placeState // guarded by of.mu
+	of     *places
+	state  placeState     // guarded by of.mu
+	tenant schemas.Tenant // likewise; whose request came for it
 }
 
 // placeState is what a place is used for. It grows, but for a place that is lent.
@@ -142,20 +153,23 @@ func (p *place) move(state placeState) {
 	}
 	p.of.mu.Lock()
 	if state > p.state {
-		p.of.count(p.state, -1)
-		p.of.count(state, 1)
+		p.of.count(p.state, p.tenant, -1)
+		p.of.count(state, p.tenant, 1)
 		p.state = state
 	}
 	p.of.mu.Unlock()
 	p.of.tell()
 }
 
-func (p *places) count(state placeState, by int) {
+func (p *places) count(state placeState, tenant schemas.Tenant, by int) {
 	switch state {
 	case placePledged:
 		p.pledged += by
 	case placeHeld:
 		p.held += by
+		if p.tenants[tenant] += by; p.tenants[tenant] == 0 {
+			delete(p.tenants, tenant)
+		}
 	case placeEnding:
 		p.ending += by
 	}

@@ -1,6 +1,10 @@
 package worker
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/meshnet/node/schemas"
+)
 
 func granted(s *seat) bool {
 	select {
@@ -20,7 +24,7 @@ func TestRoomIsWhatIsNeitherPledgedNorHeld(t *testing.T) {
 	if p.full() {
 		t.Error("full by pledges alone")
 	}
-	first[0].hold()
+	first[0].hold(schemas.Tenant{})
 	first[0].end()
 	if p.room() != 1 {
 		t.Errorf("room is %d after a turn's end", p.room())
@@ -37,7 +41,7 @@ func TestEndedTurnsDoNotPileUpWithoutBound(t *testing.T) {
 	p := newPlaces(2)
 	for range 2 {
 		for _, place := range p.pledge(2) {
-			place.hold()
+			place.hold(schemas.Tenant{})
 			place.end()
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/meshnet/node/internal/part"
+	"github.com/meshnet/node/schemas"
 )
 
 // puller fetches requests: never more than there are free places. They are given out by places (pledge for
@@ -169,7 +170,7 @@ func (p *puller) fetch(consumer jetstream.Consumer, pledged []*place, expiry tim
 			if meta, err := msg.Metadata(); err == nil {
 				left = int(meta.NumPending)
 			}
-			if !place.hold() {
+			if !place.hold(p.tenantOf(msg)) {
 				place = nil // lent to the own lane: another node may have the request at once
 			}
 			p.s.tasks.Go(func() { p.s.accept(msg, sent, place, false) })
@@ -188,6 +189,15 @@ func (p *puller) fetch(consumer jetstream.Consumer, pledged []*place, expiry tim
 		return left, fmt.Errorf("fetch requests: %w", err)
 	}
 	return left, nil
+}
+
+// tenantOf is on whose behalf a request was published; none where its subject says nothing, which ends it.
+func (p *puller) tenantOf(msg jetstream.Msg) schemas.Tenant {
+	subject, err := p.s.cfg.Prefix.ParseRequest(msg.Subject())
+	if err != nil {
+		return schemas.Tenant{}
+	}
+	return subject.Tenant
 }
 
 // sweep empties the own lane while there is no room here.

@@ -135,6 +135,7 @@ func TestExitCodesSayWhatWentWrong(t *testing.T) {
 		{"a sweep beyond memory", []string{"sweep", "--requests", "1000000000"}, exitUsage, "--requests is 1000000000"},
 		{"prompts beyond 64 bits", []string{"sweep", "--prompt-tokens", "9223372036854775807"}, exitUsage, "--prompt-tokens is 9223372036854775807"},
 		{"a sweep beyond the context", []string{"sweep", "--threads", "1", "--prompt-tokens", "3000"}, exitUsage, "the context has 2048"},
+		{"a weight of nothing", []string{"run", "--max-active", "1", "--ctx", "256", "--nats", "nats://127.0.0.1:1", "--tenant-weight", "acme=0"}, exitUsage, "weights[acme] is 0"},
 		{"no such model", []string{"generate", "--model", t.TempDir() + "/none.gguf", "x"}, exitFailed, "no such file"},
 		{"not a model", []string{"generate", "--model", notGGUF, "x"}, exitFailed, "not a GGUF"},
 	} {
