@@ -1,8 +1,10 @@
 package llama_test
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"testing"
@@ -245,5 +247,44 @@ func TestStatesOutliveTheirEngineAndAreFreedOnce(t *testing.T) {
 	b.Free()
 	if n := r.LiveStates(); n != 0 {
 		t.Errorf("%d live states, want 0", n)
+	}
+}
+
+func TestLoadedStateIsTheSavedOneOrNone(t *testing.T) {
+	r := newRig(t, story(t), llama.Options{Slots: 2, ContextTokens: 256, Audit: true})
+	prompt := r.prompt(tale, 100)
+	want := r.generate(0, greedy(), prompt, 8)
+	r.begin(0, greedy(), prompt)
+	st, err := r.Save(0, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	blob := slices.Clone(st.Blob())
+	st.Free()
+
+	loaded, err := r.LoadState(int64(len(blob)), bytes.NewReader(blob))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if loaded.Tokens() != 100 || loaded.ExactLen() != 64 || loaded.Bytes() != int64(len(blob)) {
+		t.Errorf("%d tokens, exact to %d, %d bytes", loaded.Tokens(), loaded.ExactLen(), loaded.Bytes())
+	}
+	r.restore(1, loaded)
+	loaded.Free()
+	if err := r.Open(1, greedy(), prompt); err != nil {
+		t.Fatal(err)
+	}
+	again := &session{slot: 1, kept: 100, newest: want.out[0], index: 1}
+	r.steps(7, again)
+	equal(t, "logit hashes", again.hashes, want.hashes[1:])
+
+	blob[len(blob)/2] ^= 1
+	for _, test := range []struct {
+		size int64
+		want error
+	}{{int64(len(blob)), scheduler.ErrStateInvalid}, {10, scheduler.ErrStateInvalid}, {int64(len(blob)) + 1, io.ErrUnexpectedEOF}} {
+		if _, err := r.LoadState(test.size, bytes.NewReader(blob)); !errors.Is(err, test.want) {
+			t.Errorf("%d bytes: %v, want %v", test.size, err, test.want)
+		}
 	}
 }

@@ -238,6 +238,44 @@ func TestKVThatIsNotFromTheGridIsNotShared(t *testing.T) {
 	r.wantTokens(other.Key(), baseline(t, small(), other))
 }
 
+// The same where they come one after the other: the last one shares what the first turn of s and the session before evaluated both,
+// and nothing of what the hot turn did.
+func TestKVThatIsNotFromTheGridIsNotSavedForOthers(t *testing.T) {
+	r := newRig(t, small(), sharing(scheduler.ShareTenant))
+	first := kept(request("s", 1, 40, 9))
+	second := turn(first, r.run(first).Tokens, 60, 4)
+	for _, test := range []struct {
+		session string
+		cached  int
+		miss    hotkv.Miss
+	}{{"before", 0, hotkv.MissNever}, {"s", 48, hotkv.Hit}, {"after", 32, hotkv.MissNever}} {
+		req := second
+		req.Session, req.Keep = test.session, false
+		r.run(req)
+		r.wantCached(req.Key(), test.cached, test.miss)
+		r.wantTokens(req.Key(), baseline(t, small(), req))
+	}
+}
+
+// Nobody waits for what can no longer be saved.
+func TestSessionThatComesTooLateToShareDoesNotWait(t *testing.T) {
+	r := newRig(t, small(), sharing(scheduler.ShareTenant), budget(func(b *scheduler.NodeBudget) { b.MaxPrefillTokensPerTick = 16 }))
+	long, late := request("long", 1, 200, 3), request("late", 2, 60, 3)
+	copy(late.Prompt, long.Prompt[:32])
+	r.accept(long)
+	for range 4 {
+		r.tick()
+	}
+	r.accept(late)
+	r.tick()
+	if _, started := r.started[late.Key()]; !started {
+		t.Error("it waits")
+	}
+	r.finish()
+	r.wantCached(late.Key(), 0, hotkv.MissNever)
+	r.wantTokens(late.Key(), baseline(t, small(), late))
+}
+
 func TestEveryKindOfModelSharesWhatItCanRestoreExactly(t *testing.T) {
 	for _, test := range []struct {
 		mode   goengine.Mode

@@ -261,10 +261,34 @@ func TestRouteEpochsReachTheDisk(t *testing.T) {
 		r.run(second)
 		r.wantCached(second.Key(), 0, hotkv.MissNever)
 		r.wantTokens(second.Key(), baseline(t, cfg, second))
-		if tele := r.sched.Telemetry(); tele.SpillSessions != 0 {
-			t.Errorf("%d sessions on disk, want none", tele.SpillSessions)
+		if tele := r.sched.Telemetry(); tele.SpillSessions != 0 || tele.SpillHitsTotal != 0 {
+			t.Errorf("%d sessions on disk and %d hits, want none", tele.SpillSessions, tele.SpillHitsTotal)
 		}
 	})
+}
+
+// A higher epoch comes while evicted KV is being saved for the disk: it is of no use to anyone any more.
+func TestKVThatIsFencedWhileItIsSavedForTheDiskIsDisposedOf(t *testing.T) {
+	process(t, withSlots(4), t.TempDir(), func(r *rig) {
+		first := kept(request("s", 1, 40, 9))
+		second := turn(first, r.run(first).Tokens, 4, 4)
+		second.Epoch, second.Keep = 1, false
+		r.onCall = func(call goengine.Call) {
+			if call.Op == goengine.OpSave {
+				r.onCall = nil
+				r.accept(second)
+			}
+		}
+		r.run(kept(request("other", 2, 40, 9))) // evicts s, which is parked
+		r.finish()
+		if r.onCall != nil {
+			t.Fatal("nothing was saved")
+		}
+		r.wantTokens(second.Key(), baseline(t, withSlots(4), second))
+		if tele := r.sched.Telemetry(); tele.SpillSessions != 0 || tele.SpillWrittenTotal != 0 {
+			t.Errorf("%d sessions on disk and %d written, want none", tele.SpillSessions, tele.SpillWrittenTotal)
+		}
+	}, hotBytes(70))
 }
 
 // What a turn took from disk and lost is lost there too.

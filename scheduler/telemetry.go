@@ -97,7 +97,7 @@ func (s *Scheduler) Telemetry() Telemetry {
 	t.ActiveSessions = len(s.active)
 	t.QueueDepth = s.live - len(s.active)
 	t.WeightBytes = s.budget.WeightBytes
-	t.HotSessions, t.HotBytes = hot.Parked+hot.Saved-hot.Prefixes, hot.Bytes
+	t.HotSessions, t.HotBytes = hot.Parked+hot.Saved, hot.Bytes
 	t.SuspendedSessions, t.SuspendedBytes = s.suspended, s.suspendedBytes
 	t.KVTotalBytes = hot.Bytes + s.liveBytes()
 	t.KVBudgetBytes, t.KVReservedBytes = s.budget.KVBudgetBytes, s.reserved
@@ -107,6 +107,7 @@ func (s *Scheduler) Telemetry() Telemetry {
 	t.ScratchPressure = float64(t.ScratchUsedBytes) / float64(t.ScratchBudgetBytes)
 	t.LastTickAgeMS = s.tickAge(now).Milliseconds()
 	t.Threads = s.facts.Threads
+	t.HotSessions -= hot.Prefixes
 	t.PrefixHitsTotal, t.PrefixTokensTotal = s.stats.prefixHits, s.stats.prefixTokens
 	t.HotEvictionsTotal = hot.Evictions
 	onDisk := s.cfg.Spill.Stats()

@@ -90,7 +90,7 @@ func (m *machine) fetch(t *rapid.T) {
 	r := &rig{Store: m.store}
 	got, ok := r.fetch(session(name), epoch)
 	i := m.model.find(name)
-	want := i >= 0 && m.model.entries[i].epoch <= epoch
+	want := i >= 0 && m.model.entries[i].epoch == epoch
 	if ok != want {
 		t.Fatalf("Fetch(%s, %d) = %t, want %t of %+v", name, epoch, ok, want, m.model.entries)
 	}

@@ -21,8 +21,9 @@ type fetch struct {
 // answer says whether the caller is the one to call done.
 func (f *fetch) answer() bool { return !f.answered.Swap(true) }
 
-// Fetch takes the session's entry out of the store. If there is one, of no later epoch, done is called once, soon, on another
-// goroutine: with the entry, which is the callee's, or with ok false where it could not be read within the read limit.
+// Fetch takes the session's entry out of the store. If there is one of that epoch, done is called once, soon, on another goroutine:
+// with the entry, which is the callee's, or with ok false where it could not be read within the read limit. An entry of a lower epoch is
+// stale and stays what it is until it is fenced; for one of a higher epoch, the request is.
 func (s *Store) Fetch(key hotkv.Key, epoch uint64, done func(e hotkv.Entry, ok bool)) bool {
 	if s == nil {
 		return false
@@ -30,7 +31,7 @@ func (s *Store) Fetch(key hotkv.Key, epoch uint64, done func(e hotkv.Entry, ok b
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	it := s.byKey[key]
-	if it == nil || it.epoch > epoch || s.closed {
+	if it == nil || it.epoch != epoch || s.closed {
 		return false
 	}
 	delete(s.byKey, key)

@@ -145,12 +145,13 @@ func TestRemoveAllLeavesNoFile(t *testing.T) {
 	}
 }
 
-// The request is stale, not the KV.
-func TestRequestOfAnOlderEpochLeavesTheKVWhereItIs(t *testing.T) {
+func TestKVIsHandedToRequestsOfItsOwnEpochOnly(t *testing.T) {
 	r := newRig(t)
 	r.Offer(r.memory.entry("a", 1, 0))
-	if _, ok := r.fetch(session("a"), 0); ok {
-		t.Error("a request of epoch 0 was handed KV of epoch 1")
+	for _, epoch := range []uint64{0, 2} { // for the other, the KV is stale
+		if _, ok := r.fetch(session("a"), epoch); ok {
+			t.Errorf("a request of epoch %d was handed KV of epoch 1", epoch)
+		}
 	}
 	r.wantHit("a", 1)
 }
