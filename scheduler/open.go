@@ -52,7 +52,7 @@ func (s *Scheduler) openTurn(t *turn) error {
 	cached, miss := s.reuse(t, entry, miss)
 	var openErr error
 	if cached > 0 || !t.req.RequireHot {
-		openErr = s.engine.Open(t.slot, t.req.Sampling, t.req.Prompt)
+		openErr = s.open(t)
 	}
 	s.engineReturned()
 	if t.phase == phaseEnded {

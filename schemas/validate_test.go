@@ -60,6 +60,10 @@ func TestRequestOutOfRangeIsRefusedWithItsField(t *testing.T) {
 			r.Prompt, r.Special, r.Messages = nil, true, []schemas.ChatMessage{{Role: "user"}}
 		}},
 		{"tools without messages", "tools", func(r *schemas.Request) { r.Tools = "[]" }},
+		{"schema and grammar", "grammar", func(r *schemas.Request) { r.JSONSchema, r.Grammar = "{}", "root ::= [a]" }},
+		{"long schema", "json_schema", func(r *schemas.Request) { r.JSONSchema = strings.Repeat("x", schemas.MaxSchemaBytes+1) }},
+		{"long grammar", "grammar", func(r *schemas.Request) { r.Grammar = strings.Repeat("x", schemas.MaxSchemaBytes+1) }},
+		{"grammar not UTF-8", "grammar", func(r *schemas.Request) { r.Grammar = "\xff" }},
 		{"tools that are no list", "tools", func(r *schemas.Request) {
 			r.Prompt, r.Tools, r.Messages = nil, "{}", []schemas.ChatMessage{{Role: "user"}}
 		}},

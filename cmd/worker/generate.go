@@ -18,6 +18,7 @@ type generateCommand struct {
 	modelFlags    `embed:""`
 	samplingFlags `embed:""`
 	chatFlags     `embed:""`
+	answerFlags   `embed:""`
 
 	Text      string  `arg:"" optional:"" help:"The prompt; - reads it from standard input."`
 	Tokens    []int64 `help:"The prompt as token ids, in place of text." placeholder:"ID"`
@@ -33,6 +34,7 @@ func (generateCommand) Help() string {
   worker generate "Once upon a time"
   worker generate --model qwen.gguf --temperature 0.8 --seed 7 "Write a haiku."
   worker generate --model qwen.gguf --system "Be brief." "Why is the sky blue?"
+  worker generate --model qwen.gguf --json-schema person.json "Somebody you know:"
   echo "A long text" | worker generate --json -`
 }
 
@@ -172,6 +174,9 @@ func (g *generation) request(facts scheduler.Facts, prompt localPrompt) (schedul
 	}
 	if err != nil {
 		return req, &exitError{exitRejected, err}
+	}
+	if req.Grammar.Text, err = g.cmd.localGrammar(g.env, g.model); err != nil {
+		return req, err
 	}
 	req.MaxNewTokens = max(1, min(defaultNewTokens, facts.ContextTokens-len(req.Prompt)+1))
 	if g.cmd.MaxTokens != nil {

@@ -40,6 +40,7 @@ type runCommand struct {
 	AckWait      time.Duration `help:"How long a worker may be silent before another takes its turn over; the same for all workers of a mesh." default:"30s" placeholder:"DURATION" env:"MESHNET_ACK_WAIT"`
 	DrainTimeout time.Duration `help:"How long active turns may go on after Ctrl-C." default:"30s" placeholder:"DURATION" env:"MESHNET_DRAIN_TIMEOUT"`
 	StallAfter   time.Duration `help:"How long the engine may be silent before its turns are given up." default:"2m" placeholder:"DURATION" env:"MESHNET_STALL_AFTER"`
+	AllowGrammar bool          `help:"Take grammars that clients write, beside JSON Schemas." env:"MESHNET_ALLOW_GRAMMAR"`
 	StoreDir     string        `help:"Data of the embedded NATS server, where --nats is not given; default: under the user's state folder." placeholder:"DIR" env:"MESHNET_STORE_DIR"`
 }
 
@@ -73,6 +74,9 @@ func (c *runCommand) Run(env *environment) (err error) {
 	defer engine.Free()
 	c.describe(&cfg, model, engine)
 	defer serveChat(&cfg.Text, model)()
+	if err := serveAnswers(&cfg.Text, model, c.AllowGrammar); err != nil {
+		return err
+	}
 	cfg.Identity.Features = c.features(&cfg)
 	if c.NATS == "" {
 		server, err := c.embedded(env)
@@ -167,6 +171,12 @@ func (c *runCommand) features(cfg *worker.Config) []string {
 	var features []string
 	if cfg.Text.Chat != nil {
 		features = append(features, "chat")
+	}
+	if cfg.Text.JSONSchema != nil {
+		features = append(features, "json-schema")
+	}
+	if cfg.Text.Grammar != nil {
+		features = append(features, "grammar")
 	}
 	if c.Exact {
 		features = append(features, "exact")

@@ -19,6 +19,7 @@ type submitCommand struct {
 	natsFlags     `embed:""`
 	samplingFlags `embed:""`
 	chatFlags     `embed:""`
+	answerFlags   `embed:""`
 
 	Text       string        `arg:"" optional:"" help:"The whole conversation so far; - reads it from standard input."`
 	TokenIDs   []int64       `help:"The conversation as token ids, in place of text." name:"tokens" placeholder:"ID"`
@@ -91,6 +92,9 @@ func (c *submitCommand) request(env *environment) (client.Request, error) {
 		MaxNewTokens: c.MaxTokens, Sampling: c.wire(), Keep: c.Keep, RequireHot: c.RequireHot, Deadline: c.Deadline, RetryQuota: true,
 	}
 	var err error
+	if req.JSONSchema, req.Grammar, err = c.answer(env); err != nil {
+		return req, err
+	}
 	switch {
 	case c.wanted():
 		if req.Messages, req.Tools, err = c.messages(env, c.Text, len(c.TokenIDs)); err != nil {

@@ -7,7 +7,6 @@
 package goengine
 
 import (
-	"errors"
 	"fmt"
 	"sync/atomic"
 
@@ -116,9 +115,6 @@ func (e *Engine) Open(slot int, sampling scheduler.Sampling, history []scheduler
 	}
 	if f := e.faults.strike(FaultOpen, OpOpen, nil, slot); f != nil {
 		return f.error("opening slot %d failed", slot)
-	}
-	if sampling.Grammar != (scheduler.Grammar{}) {
-		return errors.New("this engine knows no grammars")
 	}
 	if err := checkSampling(sampling); err != nil {
 		return err
