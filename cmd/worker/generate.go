@@ -17,8 +17,6 @@ import (
 type generateCommand struct {
 	modelFlags    `embed:""`
 	samplingFlags `embed:""`
-	chatFlags     `embed:""`
-	answerFlags   `embed:""`
 
 	Text      string  `arg:"" optional:"" help:"The prompt; - reads it from standard input."`
 	Tokens    []int64 `help:"The prompt as token ids, in place of text." placeholder:"ID"`
@@ -26,6 +24,9 @@ type generateCommand struct {
 	MaxTokens *int    `help:"Tokens to generate at most; default 256, or what the context has room for." placeholder:"N" short:"n"`
 	Echo      bool    `help:"Print the prompt before its continuation."`
 	JSON      bool    `help:"Print one JSON document at the end, and nothing else." name:"json"`
+
+	chatFlags   `embed:"" group:"Messages and answers:"`
+	answerFlags `embed:"" group:"Messages and answers:"`
 }
 
 // Help is the long help of the command.

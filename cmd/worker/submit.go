@@ -18,8 +18,6 @@ import (
 type submitCommand struct {
 	natsFlags     `embed:""`
 	samplingFlags `embed:""`
-	chatFlags     `embed:""`
-	answerFlags   `embed:""`
 
 	Text       string        `arg:"" optional:"" help:"The whole conversation so far; - reads it from standard input."`
 	TokenIDs   []int64       `help:"The conversation as token ids, in place of text." name:"tokens" placeholder:"ID"`
@@ -34,6 +32,9 @@ type submitCommand struct {
 	RequireHot bool          `help:"Rather end than prefill a session that is not hot any more."`
 	Deadline   time.Duration `help:"For the whole turn." default:"10m" placeholder:"DURATION"`
 	JSON       bool          `help:"Print one JSON object a line, an event each, and nothing else." name:"json"`
+
+	chatFlags   `embed:"" group:"Messages and answers:"`
+	answerFlags `embed:"" group:"Messages and answers:"`
 }
 
 // Help is the long help of the command.
