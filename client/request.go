@@ -23,6 +23,10 @@ type Request struct {
 	Tools    string // what the assistant may call, with Messages: a JSON list, as OpenAI's API has it
 	Special  bool   // spellings of control tokens in Prompt are control tokens, not text
 
+	// At most one of the two, for nodes that advertise json-schema or grammar: what the text of the turn must be.
+	JSONSchema string // the text is JSON that fulfils it
+	Grammar    string // in llama.cpp's GBNF: the text is one of its texts
+
 	MaxNewTokens int               // at least 1
 	Sampling     *schemas.Sampling // nil is schemas.DefaultSampling
 
@@ -41,7 +45,7 @@ type Request struct {
 // wire checks a request and draws its nonce.
 func (r *Request) wire() (*schemas.Request, error) {
 	w := &schemas.Request{
-		Turn: schemas.Turn(r.Turn), Epoch: r.Epoch, TokenIDs: r.TokenIDs, Messages: r.Messages, Tools: r.Tools, Special: r.Special,
+		Turn: schemas.Turn(r.Turn), Epoch: r.Epoch, TokenIDs: r.TokenIDs, Messages: r.Messages, Tools: r.Tools, JSONSchema: r.JSONSchema, Grammar: r.Grammar, Special: r.Special,
 		MaxNewTokens: r.MaxNewTokens, Sampling: r.Sampling, Keep: r.Keep, RequireHot: r.RequireHot, Priority: r.Priority,
 		Nonce: schemas.Must(schemas.ParseNonce(rand.Text())),
 	}

@@ -129,10 +129,10 @@ func (c *Chat) render(conv Conversation) (*rendered, error) {
 		bos: bos, eos: eos, now: C.int64_t(conv.Now.Unix()), limit_ms: C.int64_t(renderTime.Milliseconds())}
 	var out C.mn_text
 	var cerr C.mn_error
-	if !C.mn_chat_render(c.c, &in, &out, &cerr) {
+	if !C.mn_chat_render(c.c, &in, &out, &cerr) { //nolint:gocritic // what it dislikes is cgo's own code
 		return nil, &ConversationError{Field: "messages", Reason: errText(&cerr)}
 	}
-	defer C.mn_text_free(&out)
+	defer C.mn_text_free(&out) //nolint:gocritic // what it dislikes is cgo's own code
 	text := &rendered{fence: fence, bytes: C.GoBytes(unsafe.Pointer(out.bytes), C.int(out.len))}
 	text.input = make([]bool, len(text.bytes))
 	copy(text.input, unsafe.Slice((*bool)(unsafe.Pointer(out.input)), len(text.bytes)))

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/meshnet/node/internal/testmodel"
 	"github.com/meshnet/node/llama"
@@ -270,4 +271,24 @@ func TestALongRenderingIsRefusedBeforeItIsTokenised(t *testing.T) {
 	if !errors.Is(err, llama.ErrTextTooLong) {
 		t.Errorf("%v; want ErrTextTooLong", err)
 	}
+}
+
+// Whatever a message holds, it is read back from between the template's own control tokens.
+func FuzzAMessageStaysText(f *testing.F) {
+	for _, seed := range []string{"hi", "<|im_end|>", "<|im_<|im_end|>end|>", "<s></s><unk>\x00\x02", "\ufdd0<|im_start|>", " \n ü🦊", "</s", "<0x0A>"} {
+		f.Add(seed)
+	}
+	chats := make(map[*llama.Chat]*llama.Model)
+	for _, name := range []string{"chatml", "replace"} {
+		m := chatModel(f, name)
+		chats[newChat(f, m)] = m
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		if !utf8.ValidString(text) || len(text) > 1<<12 || strings.Contains(text, "Q") {
+			t.Skip("not what a request holds, or what one template replaces")
+		}
+		for chat, m := range chats {
+			checkHarmless(t, m, chat, "a", text)
+		}
+	})
 }

@@ -24,6 +24,8 @@ type grammar struct {
 	allowed []bool // reused by every mask
 }
 
+var _ scheduler.GrammarEngine = (*Engine)(nil)
+
 // CheckGrammar says whether a grammar in GBNF can be used with this model. What is wrong with the grammar is a *SchemaError.
 func (m *Model) CheckGrammar(text string) error {
 	if len(text) > MaxSchemaBytes {
@@ -61,25 +63,27 @@ func (m *Model) readVocabulary() *gbnf.Vocabulary {
 	return gbnf.NewVocabulary(pieces, ends)
 }
 
-// newGrammar is at the end of what the turn has said already. Nil where there is no grammar.
-func (e *Engine) newGrammar(g scheduler.Grammar, history []scheduler.Token) (*grammar, error) {
-	if g.Text == "" {
-		return nil, nil
-	}
+// Constrain implements scheduler.GrammarEngine.
+func (e *Engine) Constrain(slot int, g scheduler.Grammar, history []scheduler.Token) error {
+	e.enter()
+	defer e.leave()
+	e.checkSlot(slot)
 	compiled, err := gbnf.Compile(g.Text)
 	if err != nil {
-		return nil, fmt.Errorf("grammar: %w", err)
+		return fmt.Errorf("slot %d: grammar: %w", slot, err)
 	}
 	matcher, err := gbnf.NewMatcher(compiled, e.model.vocabulary())
 	if err != nil {
-		return nil, fmt.Errorf("grammar: %w", err)
+		return fmt.Errorf("slot %d: grammar: %w", slot, err)
 	}
 	for _, token := range history[max(0, len(history)-g.Yielded):] {
 		if err := matcher.Accept(token); err != nil {
-			return nil, fmt.Errorf("grammar: %w", err)
+			return fmt.Errorf("slot %d: grammar: %w", slot, err)
 		}
 	}
-	return &grammar{Matcher: matcher, allowed: make([]bool, e.model.facts.VocabTokens)}, nil
+	held := &grammar{Matcher: matcher, allowed: make([]bool, e.model.facts.VocabTokens)}
+	C.mn_sampler_constrain(e.c, C.int32_t(slot), C.uintptr_t(cgo.NewHandle(held)))
+	return nil
 }
 
 func grammarOf(handle C.uintptr_t) *grammar { return cgo.Handle(handle).Value().(*grammar) }

@@ -10,11 +10,25 @@ import (
 	"github.com/meshnet/node/scheduler"
 )
 
-// bound is sampling by a grammar, with a temperature.
-func bound(grammar string, seed uint64) scheduler.Sampling {
-	s := warm(seed)
-	s.Grammar.Text = grammar
-	return s
+// bind opens an empty slot whose turn is held to a grammar, with yielded of its tokens at the end of the prompt.
+func (r *rig) bind(slot int, grammar string, s scheduler.Sampling, prompt []scheduler.Token, yielded int) {
+	r.t.Helper()
+	if err := r.Open(slot, s, prompt); err != nil {
+		r.t.Fatal(err)
+	}
+	if err := r.Constrain(slot, scheduler.Grammar{Text: grammar, Yielded: yielded}, prompt); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// bound begins a turn that is held to a grammar.
+func (r *rig) bound(slot int, grammar string, s scheduler.Sampling, prompt []scheduler.Token) *session {
+	r.t.Helper()
+	r.bind(slot, grammar, s, prompt, 0)
+	turn := &session{slot: slot}
+	turn.take(r.t, r.prefill(slot, 0, prompt, true, noToken))
+	turn.kept = len(prompt)
+	return turn
 }
 
 // say generates until a token ends the text, at most n tokens, and returns the text without it.
@@ -47,10 +61,10 @@ func TestATextWithinAGrammarIsOneOfItsTexts(t *testing.T) {
 	whole := 0
 	for seed := range uint64(40) {
 		for _, temperature := range []float64{0, 1} {
-			s := bound(pairs, seed)
+			s := warm(seed)
 			s.Temperature = temperature
 			s.RepeatPenalty = 1.3
-			turn := r.begin(0, s, r.prompt(tale, 10+int(seed)))
+			turn := r.bound(0, pairs, s, r.prompt(tale, 10+int(seed)))
 			text, ended := r.say(turn, 200)
 			r.Release(0)
 			if ended {
@@ -68,9 +82,9 @@ func TestATextWithinAGrammarIsOneOfItsTexts(t *testing.T) {
 
 func TestACompleteGrammarEndsTheTurnWhateverIsSaidOfEnds(t *testing.T) {
 	r := newRig(t, random(t, "tiny"), llama.Options{Slots: 1})
-	s := bound(`root ::= "yes" | "no"`, 1)
+	s := warm(1)
 	s.IgnoreEOG = true
-	turn := r.begin(0, s, r.prompt(tale, 12))
+	turn := r.bound(0, `root ::= "yes" | "no"`, s, r.prompt(tale, 12))
 	text, ended := r.say(turn, 20)
 	if !ended || text != "yes" && text != "no" {
 		t.Errorf("%q, ended %t", text, ended)
@@ -82,12 +96,12 @@ func TestSessionsWithAndWithoutAGrammarShareABatch(t *testing.T) {
 	m := random(t, "tiny")
 	alone := newRig(t, m, llama.Options{Slots: 2})
 	free := alone.generate(0, warm(7), alone.prompt(tale, 20), 30).out
-	other := alone.begin(0, bound(pairs, 9), alone.prompt(tale, 30))
+	other := alone.bound(0, pairs, warm(9), alone.prompt(tale, 30))
 	want, _ := alone.say(other, 30)
 	alone.Release(0)
 
 	r := newRig(t, m, llama.Options{Slots: 2})
-	one, two := r.begin(0, warm(7), r.prompt(tale, 20)), r.begin(1, bound(pairs, 9), r.prompt(tale, 30))
+	one, two := r.begin(0, warm(7), r.prompt(tale, 20)), r.bound(1, pairs, warm(9), r.prompt(tale, 30))
 	for len(one.out) < 30 {
 		if r.model.IsEOG(two.newest) {
 			r.steps(1, one)
@@ -104,10 +118,10 @@ func TestSessionsWithAndWithoutAGrammarShareABatch(t *testing.T) {
 func TestAMovedSessionTakesItsGrammarAlong(t *testing.T) {
 	m := random(t, "tiny")
 	r := newRig(t, m, llama.Options{Slots: 2})
-	want := r.begin(0, bound(pairs, 4), r.prompt(tale, 25))
+	want := r.bound(0, pairs, warm(4), r.prompt(tale, 25))
 	wanted, _ := r.say(want, 60)
 	r.Release(0)
-	s := r.begin(1, bound(pairs, 4), r.prompt(tale, 25))
+	s := r.bound(1, pairs, warm(4), r.prompt(tale, 25))
 	r.steps(1, s)
 	if err := r.Move(1, 0); err != nil {
 		t.Fatal(err)
@@ -123,7 +137,7 @@ func TestATurnGoesOnWithinItsGrammarAfterAReplayAndAfterAPrefill(t *testing.T) {
 	m := random(t, "tiny")
 	r := newRig(t, m, llama.Options{Slots: 1})
 	prompt := r.prompt(tale, 25)
-	first := r.begin(0, bound(pairs, 3), prompt)
+	first := r.bound(0, pairs, warm(3), prompt)
 	want, ended := r.say(first, 60)
 	r.Release(0)
 	const known = 3
@@ -132,9 +146,7 @@ func TestATurnGoesOnWithinItsGrammarAfterAReplayAndAfterAPrefill(t *testing.T) {
 	}
 
 	s := &session{slot: 0, kept: len(prompt)}
-	if err := r.Open(0, bound(pairs, 3), prompt); err != nil {
-		t.Fatal(err)
-	}
+	r.bind(0, pairs, warm(3), prompt, 0)
 	s.take(t, r.prefill(0, 0, prompt, true, first.out[0]))
 	for _, token := range first.out[1:known] {
 		row := s.row()
@@ -147,10 +159,11 @@ func TestATurnGoesOnWithinItsGrammarAfterAReplayAndAfterAPrefill(t *testing.T) {
 	}
 	r.Release(0)
 
-	sampling := bound(pairs, 3)
-	sampling.Grammar.Yielded = known
 	begun := append(append([]scheduler.Token(nil), prompt...), first.out[:known]...)
-	rest, _ := r.say(r.begin(0, sampling, begun), 60)
+	r.bind(0, pairs, warm(3), begun, known)
+	s = &session{slot: 0, kept: len(begun)}
+	s.take(t, r.prefill(0, 0, begun, true, noToken))
+	rest, _ := r.say(s, 60)
 	stream, head := m.NewTextStream(), ""
 	for _, token := range first.out[:known] {
 		piece, _ := stream.Next(token)
@@ -166,9 +179,7 @@ func TestAKnownTokenThatTheGrammarDoesNotAllowEndsItsSessionAlone(t *testing.T) 
 	r := newRig(t, m, llama.Options{Slots: 2})
 	other := r.begin(1, warm(1), r.prompt(tale, 10))
 	prompt := r.prompt(tale, 8)
-	if err := r.Open(0, bound(`root ::= "a"`, 1), prompt); err != nil {
-		t.Fatal(err)
-	}
+	r.bind(0, `root ::= "a"`, warm(1), prompt, 0)
 	res := r.prefill(0, 0, prompt, true, prompt[5])
 	if res.Outcome != scheduler.OutcomeError || res.Err.Cause != scheduler.CauseGrammar {
 		t.Errorf("outcome %d, %v; want an error of the grammar", res.Outcome, res.Err)
@@ -180,7 +191,7 @@ func TestAGrammarThatReadsInTooManyWaysEndsItsSessionAlone(t *testing.T) {
 	m := random(t, "tiny")
 	r := newRig(t, m, llama.Options{Slots: 2})
 	other := r.begin(1, warm(1), r.prompt(tale, 10))
-	s := r.begin(0, bound("root ::= x\nx ::= [a-z] x \"1\" | [a-z] x \"2\" | [a-z]", 1), r.prompt(tale, 8))
+	s := r.bound(0, "root ::= x\nx ::= [a-z] x \"1\" | [a-z] x \"2\" | [a-z]", warm(1), r.prompt(tale, 8))
 	for range 100 {
 		results := r.decode(s, other)
 		other.take(t, results[1])
@@ -226,12 +237,17 @@ func BenchmarkGrammar(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			s := greedy()
 			s.IgnoreEOG = true
-			s.Grammar.Text = grammar
-			turn := r.begin(0, s, prompt)
+			begin := func() *session {
+				if grammar == "" {
+					return r.begin(0, s, prompt)
+				}
+				return r.bound(0, grammar, s, prompt)
+			}
+			turn := begin()
 			for b.Loop() {
 				if turn.kept > 2000 || m.IsEOG(turn.newest) {
 					r.Release(0)
-					turn = r.begin(0, s, prompt)
+					turn = begin()
 				}
 				r.steps(1, turn)
 			}

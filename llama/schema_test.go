@@ -102,6 +102,7 @@ func misbehaveIfAsked() {
 		var eaten [][]byte
 		for {
 			eaten = append(eaten, bytes.Repeat([]byte{1}, 1<<24))
+			runtime.KeepAlive(eaten)
 		}
 	case "talk":
 		for {

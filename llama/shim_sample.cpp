@@ -320,6 +320,9 @@ bool mn_sampler_open(mn_engine * e, int32_t slot, const mn_sampling * sampling, 
 }
 
 void mn_sampler_constrain(mn_engine * e, int32_t slot, uintptr_t grammar) {
+    if (e->samplers[slot].grammar != 0) {
+        meshnetGrammarFree(e->samplers[slot].grammar);
+    }
     e->samplers[slot].grammar = grammar;
 }
 

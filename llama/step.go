@@ -7,7 +7,6 @@ import "C"
 
 import (
 	"fmt"
-	"runtime/cgo"
 	"slices"
 	"time"
 	"unsafe"
@@ -32,16 +31,9 @@ func (e *Engine) Open(slot int, s scheduler.Sampling, history []scheduler.Token)
 		seed:              C.uint64_t(s.Seed),
 		ignore_eog:        C.bool(s.IgnoreEOG),
 	}
-	grammar, err := e.newGrammar(s.Grammar, history)
-	if err != nil {
-		return fmt.Errorf("slot %d: %w", slot, err)
-	}
 	var cerr C.mn_error
 	if !C.mn_sampler_open(e.c, C.int32_t(slot), &params, tokenPtr(history), C.int32_t(len(history)), &cerr) {
 		return fmt.Errorf("slot %d: %s", slot, errText(&cerr))
-	}
-	if grammar != nil {
-		C.mn_sampler_constrain(e.c, C.int32_t(slot), C.uintptr_t(cgo.NewHandle(grammar)))
 	}
 	return nil
 }

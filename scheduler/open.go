@@ -56,7 +56,7 @@ func (s *Scheduler) openTurn(t *turn) error {
 	var openErr error
 	if t.phase != phaseEnded && (cached > 0 || !t.req.RequireHot) {
 		s.callEngine()
-		openErr = s.engine.Open(t.slot, t.req.Sampling, t.req.Prompt)
+		openErr = s.open(t, nil)
 		s.engineReturned()
 	}
 	if t.phase == phaseEnded {

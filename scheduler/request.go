@@ -52,6 +52,7 @@ type Request struct {
 
 	MaxNewTokens int // [1, MaxNewTokensLimit]; the replayed ones count
 	Sampling     Sampling
+	Grammar      Grammar // what its text may be; needs a GrammarEngine
 
 	Keep       bool // keep the session's KV hot after this turn
 	RequireHot bool // end cache-miss rather than prefill a prompt of which nothing is hot

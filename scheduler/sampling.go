@@ -12,15 +12,6 @@ type Sampling struct {
 	PenaltyLastN     int     // tokens the penalties look back; [0, 4096]
 	Seed             uint64  // every draw is a function of (Seed, token index, purpose)
 	IgnoreEOG        bool    // end-of-generation tokens are never chosen
-	Grammar          Grammar // which tokens may follow
-}
-
-// Grammar says what a turn's text may be. The zero value is any text. Where a grammar allows nothing but an end, the turn ends,
-// whatever else is said of ends.
-type Grammar struct {
-	Text string // in GBNF; an engine that knows no grammars refuses to open a slot with one
-	// Yielded is how many of the prompt's last tokens belong to the turn already: its text begins with them.
-	Yielded int
 }
 
 // DefaultSampling is greedy, with every filter and penalty off.

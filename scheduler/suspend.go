@@ -151,7 +151,7 @@ func (s *Scheduler) resume(t *turn) {
 	}
 	lost := err != nil
 	if !lost {
-		err = s.engine.Reopen(t.slot, t.req.Sampling, t.req.Prompt, t.tokens)
+		err = s.open(t, t.tokens)
 	}
 	s.engineReturned()
 	if saved != nil {

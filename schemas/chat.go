@@ -6,13 +6,14 @@ import (
 	"strings"
 )
 
-// Limits of a conversation of chat messages. What they hold in all is bounded by the request.
+// Limits of a conversation of chat messages, which the request bounds in all, and of what the answer may be.
 const (
 	MaxMessages       = 1024
 	MaxToolCalls      = 128 // of a message
 	MaxToolNameBytes  = 256 // of a tool's name, and of a call's id
 	MaxToolsBytes     = 256 << 10
 	MaxArgumentsBytes = 64 << 10
+	MaxSchemaBytes    = 64 << 10 // of a JSON Schema, and of a grammar
 )
 
 // ChatRole is who says a message. The set is closed.
@@ -102,4 +103,15 @@ func (r *Request) validateTools() error {
 		return fieldError("tools", "no JSON list", "a JSON list of tools")
 	}
 	return checkText("tools", r.Tools, 0, MaxToolsBytes)
+}
+
+// validateAnswer leaves the JSON Schema and the grammar themselves to the worker.
+func (r *Request) validateAnswer() error {
+	switch {
+	case r.JSONSchema != "" && r.Grammar != "":
+		return fieldError("grammar", fmt.Sprintf("%d bytes long", len(r.Grammar)), "absent beside json_schema")
+	case r.JSONSchema != "":
+		return checkText("json_schema", r.JSONSchema, 1, MaxSchemaBytes)
+	}
+	return checkText("grammar", r.Grammar, 0, MaxSchemaBytes)
 }

@@ -232,7 +232,7 @@ func (rawTwice) MarshalMsgpack() ([]byte, error) {
 
 func TestNilIsAbsentWhereAFieldIsOptional(t *testing.T) {
 	m := asMap(t, mustEncode(schemas.Encode(textRequest())))
-	for _, field := range []string{"epoch", "token_ids", "messages", "tools", "special", "sampling", "stop", "keep", "require_hot", "deadline_ms", "heartbeat_ms"} {
+	for _, field := range []string{"epoch", "token_ids", "messages", "tools", "json_schema", "grammar", "special", "sampling", "stop", "keep", "require_hot", "deadline_ms", "heartbeat_ms"} {
 		m[field] = nil
 	}
 	got, err := schemas.Decode[schemas.Request](pack(t, m))

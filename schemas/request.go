@@ -58,6 +58,11 @@ type Request struct {
 	// Tools are what the assistant may call, for templates that tell the model of them: a JSON list, as OpenAI's API has it.
 	Tools string `msgpack:"tools,omitempty" json:"tools,omitempty"`
 
+	// At most one of the two, for nodes that advertise the feature: the turn's text is JSON that fulfils a JSON Schema, or a text
+	// of a grammar in llama.cpp's GBNF.
+	JSONSchema string `msgpack:"json_schema,omitempty" json:"json_schema,omitempty"`
+	Grammar    string `msgpack:"grammar,omitempty" json:"grammar,omitempty"`
+
 	// Special: spellings of control tokens in Prompt are control tokens, not text.
 	Special bool `msgpack:"special,omitempty" json:"special,omitempty"`
 
@@ -118,6 +123,7 @@ func (r *Request) Validate() error {
 		r.Tenant.require(), r.Session.require(), r.Model.require(), r.Nonce.require(),
 		r.validatePrompt(),
 		r.validateTools(),
+		r.validateAnswer(),
 		checkInt("max_new_tokens", int64(r.MaxNewTokens), 1, MaxNewTokens),
 		r.validateSampling(),
 		r.validateStop(),

@@ -29,11 +29,11 @@ func tokenRequest() *schemas.Request {
 	sampling := schemas.DefaultSampling()
 	sampling.Temperature, sampling.Seed = 0.8, ptr(uint64(1)<<63)
 	return &schemas.Request{Tenant: tenant, Session: session, Turn: 1<<64 - 1, Model: model, Nonce: nonce, TokenIDs: []int64{0, 1, 500, 1<<31 - 1},
-		MaxNewTokens: 1, Sampling: &sampling, RequireHot: true}
+		MaxNewTokens: 1, Sampling: &sampling, RequireHot: true, Grammar: `root ::= "a"`}
 }
 
 func chatRequest() *schemas.Request {
-	return &schemas.Request{Tenant: tenant, Session: session, Turn: 8, Model: model, Nonce: nonce, MaxNewTokens: 9, Tools: `[{"type":"function"}]`,
+	return &schemas.Request{Tenant: tenant, Session: session, Turn: 8, Model: model, Nonce: nonce, MaxNewTokens: 9, JSONSchema: `{"type":"object"}`, Tools: `[{"type":"function"}]`,
 		Messages: []schemas.ChatMessage{{Role: schemas.RoleSystem, Content: "Be brief."}, {Role: schemas.RoleUser, Content: "Rain in Oslo, ü?"},
 			{Role: schemas.RoleAssistant, ToolCalls: []schemas.ToolCall{{ID: "c1", Name: "weather", Arguments: `{"place":"Oslo"}`}}},
 			{Role: schemas.RoleTool, Name: "weather", ToolCallID: "c1", Content: "yes"}}}

@@ -29,9 +29,6 @@ func TestRequestOutOfRangeIsRefusedWithItsField(t *testing.T) {
 	tokens := func(ids ...int64) func(*schemas.Request) {
 		return func(r *schemas.Request) { r.Prompt, r.TokenIDs = nil, ids }
 	}
-	chat := func(messages ...schemas.ChatMessage) func(*schemas.Request) {
-		return func(r *schemas.Request) { r.Prompt, r.Messages = nil, append([]schemas.ChatMessage{}, messages...) }
-	}
 	for _, c := range []struct {
 		name, field string
 		change      func(*schemas.Request)
@@ -46,23 +43,6 @@ func TestRequestOutOfRangeIsRefusedWithItsField(t *testing.T) {
 		{"prompt not UTF-8", "prompt", func(r *schemas.Request) { r.Prompt = ptr("\xf0\x9f") }},
 		{"no prompt", "prompt", func(r *schemas.Request) { r.Prompt = nil }},
 		{"two prompts", "prompt", func(r *schemas.Request) { r.TokenIDs = []int64{1} }},
-		{"no messages", "messages", chat()},
-		{"1025 messages", "messages", chat(make([]schemas.ChatMessage, 1025)...)},
-		{"prompt and messages", "prompt", func(r *schemas.Request) { r.Messages = []schemas.ChatMessage{{Role: "user"}} }},
-		{"role root", "messages[1].role", chat(schemas.ChatMessage{Role: "user"}, schemas.ChatMessage{Role: "root"})},
-		{"no role", "messages[0].role", chat(schemas.ChatMessage{Content: "hi"})},
-		{"content not UTF-8", "messages[0].content", chat(schemas.ChatMessage{Role: "user", Content: "\xff"})},
-		{"calls of a user", "messages[0].tool_calls", chat(schemas.ChatMessage{Role: "user", ToolCalls: []schemas.ToolCall{{Name: "f", Arguments: "{}"}}})},
-		{"129 calls", "messages[0].tool_calls", chat(schemas.ChatMessage{Role: "assistant", ToolCalls: make([]schemas.ToolCall, 129)})},
-		{"call without a name", "messages[0].tool_calls[0].name", chat(schemas.ChatMessage{Role: "assistant", ToolCalls: []schemas.ToolCall{{Arguments: "{}"}}})},
-		{"call without arguments", "messages[0].tool_calls[0].arguments", chat(schemas.ChatMessage{Role: "assistant", ToolCalls: []schemas.ToolCall{{Name: "f"}}})},
-		{"special messages", "special", func(r *schemas.Request) {
-			r.Prompt, r.Special, r.Messages = nil, true, []schemas.ChatMessage{{Role: "user"}}
-		}},
-		{"tools without messages", "tools", func(r *schemas.Request) { r.Tools = "[]" }},
-		{"tools that are no list", "tools", func(r *schemas.Request) {
-			r.Prompt, r.Tools, r.Messages = nil, "{}", []schemas.ChatMessage{{Role: "user"}}
-		}},
 		{"stop strings", "stop", func(r *schemas.Request) { r.Stop = []string{"\n"} }},
 		{"max -1", "max_new_tokens", func(r *schemas.Request) { r.MaxNewTokens = -1 }},
 		{"max 0", "max_new_tokens", func(r *schemas.Request) { r.MaxNewTokens = 0 }},
@@ -85,6 +65,40 @@ func TestRequestOutOfRangeIsRefusedWithItsField(t *testing.T) {
 		{"presence_penalty -10", "sampling.presence_penalty", sampling(func(s *schemas.Sampling) { s.PresencePenalty = -10 })},
 		{"frequency_penalty 10", "sampling.frequency_penalty", sampling(func(s *schemas.Sampling) { s.FrequencyPenalty = 10 })},
 		{"penalty_last_n -1", "sampling.penalty_last_n", sampling(func(s *schemas.Sampling) { s.PenaltyLastN = -1 })},
+	} {
+		spoil(t, c.name, c.field, schemas.Encode[schemas.Request], textRequest(), c.change)
+	}
+}
+
+func TestConversationsAndAnswersOutOfRangeAreRefusedWithTheirField(t *testing.T) {
+	chat := func(messages ...schemas.ChatMessage) func(*schemas.Request) {
+		return func(r *schemas.Request) { r.Prompt, r.Messages = nil, append([]schemas.ChatMessage{}, messages...) }
+	}
+	for _, c := range []struct {
+		name, field string
+		change      func(*schemas.Request)
+	}{
+		{"no messages", "messages", chat()},
+		{"1025 messages", "messages", chat(make([]schemas.ChatMessage, 1025)...)},
+		{"prompt and messages", "prompt", func(r *schemas.Request) { r.Messages = []schemas.ChatMessage{{Role: "user"}} }},
+		{"role root", "messages[1].role", chat(schemas.ChatMessage{Role: "user"}, schemas.ChatMessage{Role: "root"})},
+		{"no role", "messages[0].role", chat(schemas.ChatMessage{Content: "hi"})},
+		{"content not UTF-8", "messages[0].content", chat(schemas.ChatMessage{Role: "user", Content: "\xff"})},
+		{"calls of a user", "messages[0].tool_calls", chat(schemas.ChatMessage{Role: "user", ToolCalls: []schemas.ToolCall{{Name: "f", Arguments: "{}"}}})},
+		{"129 calls", "messages[0].tool_calls", chat(schemas.ChatMessage{Role: "assistant", ToolCalls: make([]schemas.ToolCall, 129)})},
+		{"call without a name", "messages[0].tool_calls[0].name", chat(schemas.ChatMessage{Role: "assistant", ToolCalls: []schemas.ToolCall{{Arguments: "{}"}}})},
+		{"call without arguments", "messages[0].tool_calls[0].arguments", chat(schemas.ChatMessage{Role: "assistant", ToolCalls: []schemas.ToolCall{{Name: "f"}}})},
+		{"special messages", "special", func(r *schemas.Request) {
+			r.Prompt, r.Special, r.Messages = nil, true, []schemas.ChatMessage{{Role: "user"}}
+		}},
+		{"tools without messages", "tools", func(r *schemas.Request) { r.Tools = "[]" }},
+		{"schema and grammar", "grammar", func(r *schemas.Request) { r.JSONSchema, r.Grammar = "{}", "root ::= [a]" }},
+		{"long schema", "json_schema", func(r *schemas.Request) { r.JSONSchema = strings.Repeat("x", schemas.MaxSchemaBytes+1) }},
+		{"long grammar", "grammar", func(r *schemas.Request) { r.Grammar = strings.Repeat("x", schemas.MaxSchemaBytes+1) }},
+		{"grammar not UTF-8", "grammar", func(r *schemas.Request) { r.Grammar = "\xff" }},
+		{"tools that are no list", "tools", func(r *schemas.Request) {
+			r.Prompt, r.Tools, r.Messages = nil, "{}", []schemas.ChatMessage{{Role: "user"}}
+		}},
 	} {
 		spoil(t, c.name, c.field, schemas.Encode[schemas.Request], textRequest(), c.change)
 	}

@@ -164,21 +164,23 @@ PC
 # stage_common STAGE WORK: a static library of common_sources with its headers. No package carries one, and the shared
 # one that CMake builds depends on an HTTP client and the like.
 stage_common() {
-	local stage=$1 work=$2 source objects=() running=0
+	local stage=$1 work=$2 source object compiler objects=() compilers=()
 	mkdir -p "$work/common" "$stage/lib" "$stage/include/common/jinja"
 	cp "$stage/src/common/"{json,json-schema,json-schema-to-grammar}.h "$stage/include/common/"
 	cp "$stage/src/common/jinja/"*.h "$stage/include/common/jinja/"
-	for source in "${common_sources[@]}"; do
-		objects+=("$work/common/${source//\//-}.o")
-		c++ -std=c++17 -O2 -fPIC -DNDEBUG -w -I"$stage/src/common" -I"$stage/include" -I"$stage/src/vendor" \
-			-c "$stage/src/common/$source.cpp" -o "${objects[-1]}" &
-		running=$((running + 1))
-		if ((running >= ${LLAMA_JOBS:-2})); then
-			wait -n || die "llama.cpp's common library does not compile"
-			running=$((running - 1))
+	for source in "${common_sources[@]}" ''; do
+		# As many at once as LLAMA_JOBS; the empty one is behind the last.
+		if [[ -z $source ]] || ((${#compilers[@]} >= ${LLAMA_JOBS:-2})); then
+			for compiler in "${compilers[@]}"; do wait "$compiler" || die "llama.cpp's common library does not compile"; done
+			compilers=()
 		fi
+		[[ -n $source ]] || break
+		object=$work/common/${source//\//-}.o
+		objects+=("$object")
+		c++ -std=c++17 -O2 -fPIC -DNDEBUG -w -I"$stage/src/common" -I"$stage/include" -I"$stage/src/vendor" \
+			-c "$stage/src/common/$source.cpp" -o "$object" &
+		compilers+=($!)
 	done
-	for ((; running > 0; running--)); do wait -n || die "llama.cpp's common library does not compile"; done
 	ar rcs "$stage/lib/libmeshnet-common.a" "${objects[@]}"
 }
 

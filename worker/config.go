@@ -2,6 +2,7 @@ package worker
 
 import (
 	"cmp"
+	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -40,6 +41,12 @@ type Text struct {
 	// error is the request's, a *FieldError where one field is to blame. Nil: the model takes no messages, and NoChat says why.
 	Chat   func(limit int, messages []schemas.ChatMessage, tools string, now time.Time) ([]int32, error)
 	NoChat error
+
+	// JSONSchema turns a JSON Schema into a grammar for the engine, which is a scheduler.GrammarEngine then; a *FieldError is the
+	// request's, every other error the node's. Nil: no turn is held to a schema here.
+	JSONSchema func(ctx context.Context, schema string) (string, error)
+	// Grammar checks a grammar that a client wrote. Nil: none is taken.
+	Grammar func(text string) error
 }
 
 // FieldError says which field of a request the model cannot take.

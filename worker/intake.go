@@ -242,7 +242,10 @@ func (s *Service) runHere(ctx context.Context, d *delivery, decision ledger.Deci
 	if d.place == nil || s.draining.Load() {
 		return true, false, s.giveBack(ctx, d)
 	}
-	plan, refusal := s.prepare(d, told)
+	plan, refusal, err := s.prepare(ctx, d, told)
+	if err != nil {
+		return false, false, err
+	}
 	if refusal != nil {
 		if move := s.fitting(d, plan); move != nil {
 			return true, false, s.move(ctx, d, move)
@@ -286,16 +289,41 @@ func (s *Service) newTurn(d *delivery, p *plan, held ledger.Record) (*turn, erro
 
 // prepare makes the prompt and the plan, and refuses what could never run here. The plan of a refused request says only
 // how long its prompt is.
-func (s *Service) prepare(d *delivery, told *fold.Fold) (*plan, *schemas.ErrorDetail) {
+func (s *Service) prepare(ctx context.Context, d *delivery, told *fold.Fold) (*plan, *schemas.ErrorDetail, error) {
 	req := d.req
 	prompt, err := s.prompt(req, d.born())
 	if err != nil {
-		return &plan{}, invalid(err)
+		return &plan{}, invalid(err), nil
 	}
 	if refusal := s.infeasible(len(prompt), req.MaxNewTokens); refusal != nil {
-		return &plan{promptLen: len(prompt)}, refusal
+		return &plan{promptLen: len(prompt)}, refusal, nil
 	}
-	return s.newPlan(req, prompt, told), nil
+	grammar, err := s.grammar(ctx, req)
+	var wrong *FieldError
+	switch {
+	case errors.As(err, &wrong):
+		return &plan{}, invalid(err), nil
+	case err != nil:
+		return nil, nil, err
+	}
+	p := s.newPlan(req, prompt, told)
+	p.grammar = grammar
+	return p, nil, nil
+}
+
+// grammar is what the request's text may be; empty where it may be any.
+func (s *Service) grammar(ctx context.Context, req *schemas.Request) (string, error) {
+	switch {
+	case req.JSONSchema != "" && s.cfg.Text.JSONSchema == nil:
+		return "", &FieldError{Field: "json_schema", Reason: "this node holds no turn to a JSON Schema"}
+	case req.JSONSchema != "":
+		return s.cfg.Text.JSONSchema(ctx, req.JSONSchema)
+	case req.Grammar != "" && s.cfg.Text.Grammar == nil:
+		return "", &FieldError{Field: "grammar", Reason: "this node takes no grammars of clients; send a json_schema, or ask its operator to allow them"}
+	case req.Grammar != "":
+		return req.Grammar, s.cfg.Text.Grammar(req.Grammar)
+	}
+	return "", nil
 }
 
 // prompt is the request's as tokens. It is the same whenever it is made: a template that prints the time prints that of the

@@ -23,6 +23,7 @@ type plan struct {
 	replay    []scheduler.Token // and those that follow them
 	found     []scheduler.Token // all of them
 	sampling  scheduler.Sampling
+	grammar   string // what the turn's text may be; empty is any text
 	exact     bool
 }
 

@@ -226,6 +226,7 @@ func (t *turn) request() scheduler.Request {
 		Prompt:       t.plan.prompt,
 		MaxNewTokens: t.req.MaxNewTokens - t.plan.prefilled,
 		Sampling:     t.plan.sampling,
+		Grammar:      scheduler.Grammar{Text: t.plan.grammar, Yielded: t.plan.prefilled},
 		Keep:         t.req.Keep,
 		RequireHot:   t.req.RequireHot,
 		Replay:       t.plan.replay,

@@ -64,3 +64,36 @@ func TestWhatIsNoConversationIsRefused(t *testing.T) {
 		}
 	}
 }
+
+func TestGenerateHoldsTheTextToASchemaOrAGrammar(t *testing.T) {
+	file := func(content string) string {
+		name := filepath.Join(t.TempDir(), "answer")
+		if err := os.WriteFile(name, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return name
+	}
+	if got := generated(t, "", "--json-schema", file(`{"enum":["yes"]}`), "Once"); got != `"yes"` {
+		t.Errorf("by a schema of one text: %q", got)
+	}
+	if got := generated(t, "", "--ignore-eos", "--grammar", file(`root ::= " no"`), "Once"); got != " no" {
+		t.Errorf("by a grammar of one text: %q", got)
+	}
+	for _, c := range []struct {
+		claim string
+		args  []string
+		code  int
+		text  string
+	}{
+		{"a schema that is none", []string{"--json-schema", file("{")}, exitRejected, "not valid JSON at byte 1"},
+		{"a keyword that no grammar holds", []string{"--json-schema", file(`{"not":{}}`)}, exitRejected, `#: a grammar cannot hold "not"`},
+		{"a grammar that is none", []string{"--grammar", file("root ::= (")}, exitRejected, "line 1, column 11"},
+		{"an empty file", []string{"--grammar", file("")}, exitUsage, "is empty"},
+		{"both", []string{"--grammar", "a", "--json-schema", "b"}, exitUsage, "--json-schema"},
+	} {
+		code, stdout, stderr := commandLine("", append([]string{"generate", "--threads", "1", "x"}, c.args...)...)
+		if code != c.code || !strings.Contains(stderr, c.text) || stdout != "" {
+			t.Errorf("%s: exit %d, stdout %q, stderr %q; want exit %d and %q", c.claim, code, stdout, stderr, c.code, c.text)
+		}
+	}
+}

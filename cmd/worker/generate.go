@@ -17,7 +17,6 @@ import (
 type generateCommand struct {
 	modelFlags    `embed:"" group:"Model:"`
 	samplingFlags `embed:"" group:"Sampling:"`
-	chatFlags     `embed:"" group:"Chat:"`
 
 	Text      string  `arg:"" optional:"" help:"The prompt; - reads it from standard input."`
 	Tokens    []int64 `help:"The prompt as token ids, in place of text." placeholder:"ID"`
@@ -25,6 +24,9 @@ type generateCommand struct {
 	MaxTokens *int    `help:"Tokens to generate at most; default: 256, or what the context has room for." placeholder:"N" short:"n"`
 	Echo      bool    `help:"Print the prompt before its continuation."`
 	JSON      bool    `help:"Print one JSON document at the end, and nothing else." name:"json"`
+
+	chatFlags   `embed:"" group:"Messages and answers:"`
+	answerFlags `embed:"" group:"Messages and answers:"`
 }
 
 // Help is the long help of the command.
@@ -33,6 +35,7 @@ func (generateCommand) Help() string {
   worker generate "Once upon a time"
   worker generate --model qwen.gguf --temperature 0.8 --seed 7 "Write a haiku."
   worker generate --model qwen.gguf --system "Be brief." "Why is the sky blue?"
+  worker generate --model qwen.gguf --json-schema person.json "Somebody you know:"
   echo "A long text" | worker generate --json -`
 }
 
@@ -177,6 +180,9 @@ func (g *generation) request(facts scheduler.Facts, prompt localPrompt) (schedul
 	}
 	if err != nil {
 		return req, &exitError{exitRejected, err}
+	}
+	if req.Grammar.Text, err = g.cmd.localGrammar(g.env, g.model); err != nil {
+		return req, err
 	}
 	req.MaxNewTokens = max(1, min(defaultNewTokens, facts.ContextTokens-len(req.Prompt)+1))
 	if g.cmd.MaxTokens != nil {

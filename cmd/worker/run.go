@@ -44,6 +44,7 @@ type runCommand struct {
 	AckWait      time.Duration      `help:"How long a worker may be silent before another takes its turn over; the same for all workers of a mesh." default:"30s" placeholder:"DURATION"`
 	DrainTimeout time.Duration      `help:"How long active turns may go on after Ctrl-C." default:"30s" placeholder:"DURATION"`
 	StallAfter   time.Duration      `help:"How long the engine may be silent before its turns are given up." default:"2m" placeholder:"DURATION"`
+	AllowGrammar bool               `help:"Take grammars that clients write, beside JSON Schemas."`
 	StoreDir     string             `help:"Data of the embedded NATS server, where --nats is not given; default: under the user's state folder." type:"path" default:"" placeholder:"DIR"`
 }
 
@@ -92,6 +93,9 @@ func (c *runCommand) Run(env *environment) (err error) {
 	defer closeSpill(env.log, store)
 	cfg.Scheduler.Spill, cfg.Scheduler.Sharing = store, c.sharing()
 	defer serveChat(&cfg.Text, model)()
+	if err := serveAnswers(&cfg.Text, model, c.AllowGrammar); err != nil {
+		return err
+	}
 	cfg.Identity.Features = c.features(&cfg)
 	if c.NATS == "" {
 		server, err := c.embedded(env)
@@ -233,6 +237,12 @@ func (c *runCommand) features(cfg *worker.Config) []string {
 	var features []string
 	if cfg.Text.Chat != nil {
 		features = append(features, "chat")
+	}
+	if cfg.Text.JSONSchema != nil {
+		features = append(features, "json-schema")
+	}
+	if cfg.Text.Grammar != nil {
+		features = append(features, "grammar")
 	}
 	if c.Exact {
 		features = append(features, "exact")

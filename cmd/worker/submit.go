@@ -20,7 +20,6 @@ import (
 type submitCommand struct {
 	natsFlags     `embed:"" group:"NATS:"`
 	samplingFlags `embed:"" group:"Sampling:"`
-	chatFlags     `embed:"" group:"Chat:"`
 
 	Text       string        `arg:"" optional:"" help:"The whole conversation so far; - reads it from standard input."`
 	TokenIDs   []int64       `help:"The conversation as token ids, in place of text." name:"tokens" placeholder:"ID"`
@@ -36,6 +35,9 @@ type submitCommand struct {
 	Deadline   time.Duration `help:"How long the whole turn may take, with its wait in the queue." default:"10m" placeholder:"DURATION"`
 	Priority   int           `help:"Among this tenant's turns that wait, -8 to 8: higher first." default:"0" placeholder:"N"`
 	JSON       bool          `help:"Print one JSON object a line, an event each, and nothing else." name:"json"`
+
+	chatFlags   `embed:"" group:"Messages and answers:"`
+	answerFlags `embed:"" group:"Messages and answers:"`
 }
 
 // Help is the long help of the command.
@@ -137,6 +139,9 @@ func (c *submitCommand) request(env *environment) (client.Request, error) {
 		MaxNewTokens: c.MaxTokens, Sampling: c.wire(), Keep: c.Keep, RequireHot: c.RequireHot, Deadline: c.Deadline, Priority: c.Priority, RetryQuota: true,
 	}
 	var err error
+	if req.JSONSchema, req.Grammar, err = c.answer(env); err != nil {
+		return req, err
+	}
 	switch {
 	case c.wanted():
 		if req.Messages, req.Tools, err = c.messages(env, c.Text, len(c.TokenIDs)); err != nil {

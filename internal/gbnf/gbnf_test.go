@@ -255,28 +255,47 @@ func FuzzGrammar(f *testing.F) {
 const jsonGrammar = "char ::= [^\"\\\\\\x7F\\x00-\\x1F] | [\\\\] ([\"\\\\bfnrt] | \"u\" [0-9a-fA-F]{4})\n" +
 	"root ::= \"{\" space \"\\\"name\\\"\" space \":\" space \"\\\"\" char{0,200} \"\\\"\" space \"}\"\nspace ::= | \" \" | \"\\n\"{1,2} [ \\t]{0,20}\n"
 
-func BenchmarkMaskWithinAString(b *testing.B) {
+// withinAString is a matcher in the middle of a JSON string, with a vocabulary of 49,257 tokens.
+func withinAString(b *testing.B) (*gbnf.Grammar, *gbnf.Vocabulary) {
 	var texts []string
 	for i := range 49_000 {
 		texts = append(texts, fmt.Sprintf(" w%x", i*7919%65537))
 	}
-	v := bytesVocabulary(texts...)
-	g := mustCompile(b, jsonGrammar)
-	m := newMatcher(b, g, v)
+	return mustCompile(b, jsonGrammar), bytesVocabulary(texts...)
+}
+
+// next goes on by a token, at another place of the grammar each time; at the end of the string it begins anew.
+func next(b *testing.B, m *gbnf.Matcher, g *gbnf.Grammar, v *gbnf.Vocabulary) *gbnf.Matcher {
+	if m != nil && m.Accept('a') == nil {
+		return m
+	}
+	m = newMatcher(b, g, v)
 	for _, c := range `{"name":"` {
 		if err := m.Accept(c); err != nil {
 			b.Fatal(err)
 		}
 	}
+	return m
+}
+
+func BenchmarkMask(b *testing.B) {
+	g, v := withinAString(b)
+	m := next(b, nil, g, v)
 	for b.Loop() {
-		if err := m.Accept('a'); err != nil { // each time at another place of the grammar
-			m = newMatcher(b, g, v)
-			for _, c := range `{"name":"` {
-				_ = m.Accept(c)
-			}
-		}
+		m = next(b, m, g, v)
 		if err := m.Mask(func(int32) {}); err != nil {
 			b.Fatal(err)
 		}
+	}
+}
+
+func BenchmarkAllowAndAccept(b *testing.B) {
+	g, v := withinAString(b)
+	m := next(b, nil, g, v)
+	for b.Loop() {
+		if _, err := m.Allows(1000); err != nil {
+			b.Fatal(err)
+		}
+		m = next(b, m, g, v)
 	}
 }

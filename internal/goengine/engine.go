@@ -7,7 +7,6 @@
 package goengine
 
 import (
-	"errors"
 	"fmt"
 	"sync/atomic"
 
@@ -124,9 +123,6 @@ func (e *Engine) Reopen(slot int, sampling scheduler.Sampling, history, yielded 
 	}
 	if f := e.faults.strike(FaultOpen, OpOpen, nil, slot); f != nil {
 		return f.error("opening slot %d failed", slot)
-	}
-	if sampling.Grammar != (scheduler.Grammar{}) {
-		return errors.New("this engine knows no grammars")
 	}
 	if err := checkSampling(sampling); err != nil {
 		return err

@@ -100,7 +100,7 @@ func TestEveryTextThatEndsFulfilsItsSchema(t *testing.T) {
 		req := requestTokens(fmt.Sprint(i), randomPrompt(uint64(i), 5+i%20, model.Facts().VocabTokens), 800)
 		req.Sampling.Temperature, req.Sampling.Seed = float64(i%3)/2, uint64(i)
 		req.Sampling.IgnoreEOG = i%5 == 0
-		req.Sampling.Grammar.Text = grammar
+		req.Grammar.Text = grammar
 		keys[req.Key()] = schema
 		n.submit(req)
 	}
@@ -253,7 +253,7 @@ func TestHostileGrammarsAndSchemasAreRefusedOrServed(t *testing.T) {
 			continue
 		}
 		turn := requestTokens("hostile", randomPrompt(2, 10, model.Facts().VocabTokens), tokens)
-		turn.Sampling.Temperature, turn.Sampling.Seed, turn.Sampling.Grammar.Text = 1, 5, grammar
+		turn.Sampling.Temperature, turn.Sampling.Seed, turn.Grammar.Text = 1, 5, grammar
 		n.submit(turn)
 		n.submit(innocent)
 		endings := n.run(nil)
