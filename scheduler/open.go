@@ -49,6 +49,7 @@ func (s *Scheduler) openTurn(t *turn) error {
 	}
 	t.tookHot = miss == hotkv.Hit
 	s.callEngine()
+	s.engine.Bind(t.slot, t.req.Adapter)
 	cached, miss := s.reuse(t, entry, miss)
 	var openErr error
 	if cached > 0 || !t.req.RequireHot {
@@ -98,7 +99,7 @@ func (s *Scheduler) checkRecipe(t *turn) error {
 func (s *Scheduler) claim(t *turn) (entry hotkv.Entry, miss hotkv.Miss, ok bool) {
 	key := t.key.SessionKey()
 	if _, found := s.hot.Peek(key); !found && t.req.RequireHot {
-		_, miss = s.hot.Take(key, t.req.Epoch, s.prints.Restore)
+		_, miss = s.hot.Take(key, t.req.Epoch, s.recipe(t))
 		s.stats.lookup(0, miss)
 		t.mark(verdict{reason: CacheMiss, miss: miss})
 		return entry, miss, false // and no one else's slot is reclaimed for it
@@ -109,7 +110,7 @@ func (s *Scheduler) claim(t *turn) (entry hotkv.Entry, miss hotkv.Miss, ok bool)
 	if t.marked() { // while a slot was being freed
 		return entry, miss, false
 	}
-	entry, miss = s.hot.Take(key, t.req.Epoch, s.prints.Restore)
+	entry, miss = s.hot.Take(key, t.req.Epoch, s.recipe(t))
 	i := entry.Slot
 	if !entry.Parked() {
 		i = s.lowestFree()

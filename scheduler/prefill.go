@@ -52,6 +52,7 @@ func (s *Scheduler) nextChunk(t *turn) Chunk {
 }
 
 func (s *Scheduler) prefillChunk(t *turn, chunk Chunk) {
+	s.lastAdapter = t.adapter
 	s.callEngine()
 	result := s.engine.Prefill(chunk)
 	s.engineReturned()

@@ -67,6 +67,7 @@ type Scheduler struct {
 	// Owned by the ticking goroutine; buffers are reused.
 	report     Report
 	batch      []*turn
+	group      []*turn
 	rows       []Row
 	opening    []*turn
 	hooks      []*turn
@@ -75,6 +76,8 @@ type Scheduler struct {
 	dirty      []int
 	windowFrom int    // slot at which the next decode window begins
 	noMove     uint64 // no session is moved before this tick
+
+	lastAdapter int // that of the engine's last call, as in turn.adapter
 }
 
 // New returns a scheduler for an engine that no one else uses. The errors name each field that is out of its range.
