@@ -15,6 +15,18 @@ type rowShape struct {
 	multiple int
 }
 
+// newRowShapes are the shapes of calls without an adapter and with one. A model without adapters has the same for both.
+func newRowShapes(m *Model, o Options) (plain, adapted rowShape) {
+	plain = newRowShape(m, o)
+	if len(m.adapters) == 0 {
+		return plain, plain
+	}
+	adapted = rowShapeOf(m, o, true)
+	plain.streams = max(plain.streams, adapted.streams)
+	adapted.streams = plain.streams
+	return plain, adapted
+}
+
 // newRowShape decides how rows are padded, and with that how many streams the context needs. Kernels that round differently
 // for another number of rows would make a session's tokens depend on the crowd:
 //   - matrices of floats have one kernel for a lone row and another for more, so a lone row is padded to two, unless the model
@@ -22,9 +34,11 @@ type rowShape struct {
 //   - under Exact so are all lone rows: below two, attention takes another path once the context reaches 512;
 //   - repacked weights of most types have kernels that take rows by fours and another for the remainder; under Exact they
 //     are padded to a multiple of four.
-func newRowShape(m *Model, o Options) rowShape {
+func newRowShape(m *Model, o Options) rowShape { return rowShapeOf(m, o, m.header.hasFloatMatrices()) }
+
+func rowShapeOf(m *Model, o Options, floats bool) rowShape {
 	s := rowShape{streams: o.Slots, least: 1, multiple: 1}
-	s.whole = o.Exact || !m.fast && m.header.hasFloatMatrices()
+	s.whole = o.Exact || !m.fast && floats
 	if !s.whole {
 		return s
 	}
