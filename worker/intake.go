@@ -290,10 +290,14 @@ func (s *Service) prepare(req *schemas.Request, told *fold.Fold) (*plan, *schema
 	if err != nil {
 		return &plan{}, invalid(err)
 	}
+	adapter, err := s.facts.Adapter(req.Adapter.String())
+	if err != nil {
+		return &plan{promptLen: len(prompt)}, invalid(err)
+	}
 	if refusal := s.infeasible(len(prompt), req.MaxNewTokens); refusal != nil {
 		return &plan{promptLen: len(prompt)}, refusal
 	}
-	return s.newPlan(req, prompt, told), nil
+	return s.newPlan(req, adapter, prompt, told), nil
 }
 
 func (s *Service) prompt(req *schemas.Request) ([]scheduler.Token, error) {
