@@ -59,6 +59,9 @@ func Adapter(tb testing.TB, shape string, seed uint64) string {
 // newAdapterPlan plans a pair of small matrices for each large one: A, which turns an input into a vector of size rank, and
 // B, which turns that into what is added to the output.
 func newAdapterPlan(shape Shape, rank int) (*plan, error) {
+	if rank < 1 {
+		return nil, fmt.Errorf("testmodel: rank %d; an adapter's is at least 1", rank)
+	}
 	base, err := newPlan(shape)
 	if err != nil {
 		return nil, err
