@@ -156,13 +156,18 @@ func pairFlaw(name string, a, b gguf.Tensor, base *header) string {
 	in, out := dim(matrix, 0), dim(matrix, 1)
 	fits := dim(a, 0) == in && dim(b, 1) == out && dim(a, 1) == dim(b, 0)
 	rank := dim(b, 0)
-	if name == "token_embd.weight" { // it is looked up by token, so its A is transposed
+	if name == embeddingTable { // it is looked up by token, so its A is transposed
 		fits = dim(b, 1) == in && dim(a, 1) == out && dim(a, 0) == dim(b, 0)
 	}
 	for d := 2; d < gguf.MaxDims; d++ { // matrices of several experts
 		fits = fits && dim(a, d) == dim(matrix, d) && dim(b, d) == dim(matrix, d)
 	}
 	switch {
+	case name == embeddingTable && !base.hasOutputMatrix():
+		// llama.cpp would take the transposed A for the output too, and end the process.
+		return fmt.Sprintf("it adapts tensor %q, which is the output matrix of this model too; that is not served", name)
+	case matrix.Type == typeNVFP4:
+		return fmt.Sprintf("it adapts tensor %q, which is of type %s; llama.cpp has no adapters for that", name, matrix.Type)
 	case !isMatrix(matrix):
 		return fmt.Sprintf("it adapts tensor %q, which is no matrix", name)
 	case !fits:
@@ -199,6 +204,24 @@ func (m *Model) loadAdapters(adapters []*adapter) error {
 		}
 	}
 	m.adapters = adapters
+	return nil
+}
+
+// probeAdapters tries every adapter on slot 0, so that one that cannot be computed with is an error now, and not that of each
+// of its sessions.
+func (e *Engine) probeAdapters() error {
+	defer e.Bind(0, "")
+	for _, a := range e.model.adapters {
+		e.Bind(0, a.file.Name)
+		if err := e.Open(0, scheduler.DefaultSampling(), nil); err != nil {
+			return err
+		}
+		res := e.Prefill(scheduler.Chunk{Tokens: []scheduler.Token{0}, Last: true, Forced: scheduler.NoToken})
+		e.Release(0)
+		if res.Err != nil && res.Err.Cause != scheduler.CauseSampler { // a model may forbid every token after this one
+			return &AdapterError{a.file.Name, a.file.Path, "the first step with it failed: " + res.Err.Error()}
+		}
+	}
 	return nil
 }
 

@@ -237,3 +237,28 @@ func TestAdaptersNeedNamesAndScalesInRange(t *testing.T) {
 		}
 	}
 }
+
+func TestAdapterWhoseNumbersAreNoneIsRefusedAtStart(t *testing.T) {
+	path := testmodel.Adapter(t, "tiny", 1)
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &patch{t: t, data: data}
+	copy(p.weights("blk.0.attn_q.weight.lora_b"), []byte{0, 0, 0xc0, 0x7f}) // a NaN
+	if err := os.WriteFile(path, p.data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	m, err := llama.Load(context.Background(), llama.FromFile(testmodel.Path(t, "tiny", "f16")), llama.LoadOptions{
+		Adapters: []llama.AdapterFile{{"bard", path, 1}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(m.Free)
+	_, err = llama.NewEngine(m, llama.Options{Slots: 1, Threads: 1})
+	want := "adapter bard (" + path + ") cannot be used: the first step with it failed: engine: nan-logits: the model's output is not a number"
+	if err == nil || err.Error() != want {
+		t.Errorf("error is %v, want %s", err, want)
+	}
+}

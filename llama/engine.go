@@ -86,7 +86,7 @@ type Engine struct {
 }
 
 // NewEngine makes a context for the model, checks that it fits the machine, probes what the model can do and
-// calibrates the thread count. The model must outlive the engine.
+// calibrates the thread count. An adapter that cannot be computed with is an *AdapterError. The model must outlive the engine.
 func NewEngine(m *Model, o Options) (*Engine, error) {
 	o, err := o.withDefaults(m)
 	if err != nil {
@@ -115,6 +115,9 @@ func (e *Engine) start() error {
 		return fmt.Errorf("probing model %s: %w", e.model.facts.Name, err)
 	}
 	e.probes = probes
+	if err := e.probeAdapters(); err != nil {
+		return err
+	}
 	if e.opts.Threads == 0 {
 		if err := e.calibrate(); err != nil {
 			return err

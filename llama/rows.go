@@ -84,14 +84,20 @@ func (h *header) needsRowsByFour() bool {
 // hasFloatMatrices says whether the model multiplies by a matrix of unquantised weights. An embedding table is looked up only,
 // where there is an output matrix beside it.
 func (h *header) hasFloatMatrices() bool {
-	const embedding, output = "token_embd.weight", "output.weight"
-	hasOutput := slices.ContainsFunc(h.Tensors, func(t gguf.Tensor) bool { return t.Name == output })
+	hasOutput := h.hasOutputMatrix()
 	for _, t := range h.Tensors {
-		if isFloat(t.Type) && isMatrix(t) && !(hasOutput && t.Name == embedding) {
+		if isFloat(t.Type) && isMatrix(t) && !(hasOutput && t.Name == embeddingTable) {
 			return true
 		}
 	}
 	return false
+}
+
+const embeddingTable = "token_embd.weight"
+
+// hasOutputMatrix says whether the output has a matrix of its own; else it is the embedding table.
+func (h *header) hasOutputMatrix() bool {
+	return slices.ContainsFunc(h.Tensors, func(t gguf.Tensor) bool { return t.Name == "output.weight" })
 }
 
 func isMatrix(t gguf.Tensor) bool { return len(t.Dims) >= 2 && t.Dims[0] > 1 && t.Dims[1] > 1 }
@@ -105,4 +111,6 @@ const (
 	typeQ4_0 = 2
 	typeQ8_0 = 8
 	typeBF16 = 30
+
+	typeNVFP4 = 40
 )
