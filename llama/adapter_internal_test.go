@@ -48,3 +48,39 @@ func TestPairsOfTensorsMustFitTheModelsMatrix(t *testing.T) {
 		}
 	}
 }
+
+func TestCallsOfAModelWithAdaptersAreOnePieceAndNoLoneRowHasAnAdapter(t *testing.T) {
+	m := fastOf(typeQ8_0)
+	m.fast = false
+	plain, adapted := newRowShapes(m, Options{Slots: 1})
+	if plain != adapted || plain != newRowShape(m, Options{Slots: 1}) {
+		t.Errorf("shapes without adapters are %+v and %+v, want that of the model for both", plain, adapted)
+	}
+	m.adapters = []*adapter{{}}
+	plain, adapted = newRowShapes(m, Options{Slots: 1})
+	if plain.streams != 2 || adapted.streams != 2 {
+		t.Errorf("%d and %d streams, want 2: an adapter's lone row is padded", plain.streams, adapted.streams)
+	}
+	type span struct {
+		first, last int
+		fill        bool
+	}
+	plain, adapted = newRowShapes(m, Options{Slots: 8})
+	for _, c := range []struct {
+		claim            string
+		shape            rowShape
+		low, high, count int
+		want             span
+	}{
+		{"every second slot is filled up", plain, 0, 6, 4, span{0, 6, true}},
+		{"so it is with an adapter", adapted, 1, 7, 4, span{1, 7, true}},
+		{"a lone row stays alone", plain, 3, 3, 1, span{3, 3, true}},
+		{"with an adapter it is padded", adapted, 3, 3, 1, span{3, 4, true}},
+		{"also in the last slot", adapted, 7, 7, 1, span{6, 7, true}},
+	} {
+		first, last, fill := c.shape.span(c.low, c.high, c.count, true)
+		if got := (span{first, last, fill}); got != c.want {
+			t.Errorf("%s: %+v, want %+v", c.claim, got, c.want)
+		}
+	}
+}

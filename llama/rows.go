@@ -13,6 +13,7 @@ type rowShape struct {
 	whole    bool // every call is one piece of at least least rows, a multiple of multiple
 	least    int
 	multiple int
+	fills    bool // every gap between members is filled with padding
 }
 
 // newRowShapes are the shapes of calls without an adapter and with one. A model without adapters has the same for both.
@@ -24,6 +25,9 @@ func newRowShapes(m *Model, o Options) (plain, adapted rowShape) {
 	adapted = rowShapeOf(m, o, true)
 	plain.streams = max(plain.streams, adapted.streams)
 	adapted.streams = plain.streams
+	// The slots of other adapters' sessions lie between those of a call. With padding in them it has at most as many rows as
+	// a call of all sessions; cut at each it would read all weights for every piece.
+	plain.fills, adapted.fills = true, true
 	return plain, adapted
 }
 
@@ -63,7 +67,7 @@ func (s rowShape) span(low, high, count int, canPad bool) (first, last int, fill
 	}
 	gaps := high - low + 1 - count
 	if !s.whole {
-		return low, high, gaps <= max(1, count/4)
+		return low, high, s.fills || gaps <= max(1, count/4)
 	}
 	want := s.rows(high - low + 1)
 	last = min(low+want-1, s.streams-1)
