@@ -69,7 +69,9 @@ func TestSessionsOfMixedAdaptersGetTheTokensTheyGetAlone(t *testing.T) {
 
 func TestRequestWhoseAdapterIsNotHereGoesToANodeThatHasIt(t *testing.T) {
 	m := newMesh(t)
-	n := m.start("n1", func(c *worker.Config, _ *goengine.Config) { c.Peers = fixedPeers{schemas.Must(schemas.ParseNode("n2"))} })
+	n := m.start("n1", func(c *worker.Config, _ *goengine.Config) {
+		c.Peers = fixedPeers{schemas.Must(schemas.ParseNode("n2"))}
+	})
 	m.start("n2", adapters("bard"))
 	req := withBard("s1", 10)
 	r := m.follow(req, schemas.NodeLane(n.id)) // which has it first
