@@ -104,10 +104,10 @@ func (r *Registry) Feasible(model schemas.Model, tokens int) []Entry {
 	return entries
 }
 
-// Fitting is the first of Feasible that is not self.
-func (r *Registry) Fitting(model schemas.Model, tokens int, self schemas.Node) (schemas.Node, bool) {
+// Fitting is the first of Feasible that is not self and has the adapter, if one is named.
+func (r *Registry) Fitting(model schemas.Model, adapter schemas.Adapter, tokens int, self schemas.Node) (schemas.Node, bool) {
 	for _, e := range r.Feasible(model, tokens) {
-		if e.Ad.Node != self {
+		if e.Ad.Node != self && e.Ad.Model.Serves(adapter) {
 			return e.Ad.Node, true
 		}
 	}

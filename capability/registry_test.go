@@ -172,7 +172,11 @@ func TestFeasibleNodesAreThoseThatCouldRunIt(t *testing.T) {
 	say("other", func(a *schemas.Advertisement) { a.Model.Name = schemas.Must(schemas.ParseModel("chat")) })
 	say("leaving", func(a *schemas.Advertisement) { a.State = schemas.NodeDraining })
 	say("part", func(a *schemas.Advertisement) { a.Model.Tail = false })
-	say("full", func(a *schemas.Advertisement) { a.Telemetry.FreeSlots, a.Telemetry.QueueDepth = 0, 2 })
+	bard := schemas.Must(schemas.ParseAdapter("bard"))
+	say("full", func(a *schemas.Advertisement) {
+		a.Model.Adapters = []schemas.AdapterInfo{{Name: bard}}
+		a.Telemetry.FreeSlots, a.Telemetry.QueueDepth = 0, 2
+	})
 	say("busy", func(a *schemas.Advertisement) { a.Telemetry.FreeSlots, a.Telemetry.QueueDepth = 0, 1 })
 	say("free", func(a *schemas.Advertisement) { a.Telemetry.FreeSlots = 2 })
 	eventually(t, r, "all are known", func() bool { return len(r.Nodes()) == 7 })
@@ -184,11 +188,14 @@ func TestFeasibleNodesAreThoseThatCouldRunIt(t *testing.T) {
 	if fmt.Sprint(got) != "[free busy full]" {
 		t.Errorf("feasible: %v, want free, busy, full", got)
 	}
-	if node, ok := r.Fitting(model, 101, nodeName("free")); !ok || node != nodeName("busy") {
+	if node, ok := r.Fitting(model, schemas.Adapter{}, 101, nodeName("free")); !ok || node != nodeName("busy") {
 		t.Errorf("beside free, %s fits (%t); want busy", node, ok)
 	}
-	if _, ok := r.Fitting(model, 513, nodeName("free")); ok {
+	if _, ok := r.Fitting(model, schemas.Adapter{}, 513, nodeName("free")); ok {
 		t.Error("513 tokens fit where 512 do")
+	}
+	if node, ok := r.Fitting(model, bard, 101, nodeName("free")); !ok || node != nodeName("full") {
+		t.Errorf("%s fits with the adapter (%t); want full, which alone has it", node, ok)
 	}
 }
 

@@ -53,7 +53,7 @@ func Snapshot(id *Identity, m *Moment) *schemas.Advertisement {
 			Architecture: id.Architecture, Parameters: id.Parameters, Quantisation: id.Quantisation,
 			ContextTokens: m.Facts.ContextTokens, VocabTokens: m.Facts.VocabTokens,
 			FirstLayer: m.Facts.FirstLayer, LastLayer: m.Facts.LastLayer,
-			Head: m.Facts.Head, Tail: m.Facts.Tail,
+			Head: m.Facts.Head, Tail: m.Facts.Tail, Adapters: adapters(m.Facts),
 			Probes: schemas.Probes{
 				Trim: string(m.Facts.Trim), CanPad: m.Facts.CanPad,
 				BytesPerToken: m.Facts.BytesPerToken, FixedBytes: m.Facts.FixedBytes,
@@ -65,6 +65,15 @@ func Snapshot(id *Identity, m *Moment) *schemas.Advertisement {
 		Telemetry:        telemetry(m),
 		Certificate:      m.Certificate,
 	}
+}
+
+// adapters are those of an engine, whose names are names of the mesh.
+func adapters(f scheduler.Facts) []schemas.AdapterInfo {
+	var infos []schemas.AdapterInfo
+	for _, a := range f.Adapters {
+		infos = append(infos, schemas.AdapterInfo{Name: schemas.Must(schemas.ParseAdapter(a.Name)), Fingerprint: a.Recipe})
+	}
+	return infos
 }
 
 func telemetry(m *Moment) schemas.Telemetry {

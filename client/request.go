@@ -15,6 +15,7 @@ type Request struct {
 	Turn    uint64
 	Epoch   uint64 // the session's route epoch; a higher one ends older turns
 	Model   string
+	Adapter string // a LoRA adapter that nodes have loaded beside the model; empty is none
 
 	// Exactly one of the three: the whole conversation as text, as tokens, or as messages for the model's chat template.
 	Prompt   string
@@ -56,6 +57,11 @@ func (r *Request) wire() (*schemas.Request, error) {
 	w.Tenant, w.Session = id.Tenant, id.Session
 	if w.Model, err = schemas.ParseModel(r.Model); err != nil {
 		return nil, err
+	}
+	if r.Adapter != "" {
+		if w.Adapter, err = schemas.ParseAdapter(r.Adapter); err != nil {
+			return nil, err
+		}
 	}
 	if r.Prompt != "" || r.TokenIDs == nil && r.Messages == nil {
 		w.Prompt = &r.Prompt

@@ -55,6 +55,7 @@ func TestInvalidRequestIsRefusedAtTheClient(t *testing.T) {
 	c := newBed(t).connect(t)
 	for field, change := range map[string]func(*client.Request){
 		"prompt":         func(r *client.Request) { r.Prompt = "" },
+		"adapter":        func(r *client.Request) { r.Adapter = "a bard" },
 		"max_new_tokens": func(r *client.Request) { r.MaxNewTokens = -1 },
 		"token_ids[1]":   func(r *client.Request) { r.Prompt, r.TokenIDs = "", []int64{1, 5279552648203111001} },
 		"deadline_ms":    func(r *client.Request) { r.Deadline = 2 * time.Hour },

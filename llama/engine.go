@@ -67,9 +67,14 @@ type Engine struct {
 	restoreSum [32]byte
 	probes     Probes
 	shape      rowShape
-	ctxSeq     int // positions a stream has room for, padding included
+	// adaptedShape is the shape of calls with an adapter: its matrices are of floats, whatever the model's are.
+	adaptedShape rowShape
+	ctxSeq       int // positions a stream has room for, padding included
 
 	lengths []int // positions each stream holds; the streams beyond facts.Slots are for padding only
+
+	bound []*adapter // that of each slot; nil is none
+	used  *adapter   // that of llama.cpp's last call
 
 	rows    []C.mn_row // reused by every decode call
 	cres    []C.mn_result
@@ -81,13 +86,14 @@ type Engine struct {
 }
 
 // NewEngine makes a context for the model, checks that it fits the machine, probes what the model can do and
-// calibrates the thread count. The model must outlive the engine.
+// calibrates the thread count. An adapter that cannot be computed with is an *AdapterError. The model must outlive the engine.
 func NewEngine(m *Model, o Options) (*Engine, error) {
 	o, err := o.withDefaults(m)
 	if err != nil {
 		return nil, err
 	}
-	e := &Engine{model: m, opts: o, log: o.Logger, shape: newRowShape(m, o)}
+	e := &Engine{model: m, opts: o, log: o.Logger}
+	e.shape, e.adaptedShape = newRowShapes(m, o)
 	e.ctxSeq = padContext(o.ContextTokens)
 	if err := checkMemory(m, o, e.shape.streams, e.ctxSeq); err != nil {
 		return nil, err
@@ -109,6 +115,9 @@ func (e *Engine) start() error {
 		return fmt.Errorf("probing model %s: %w", e.model.facts.Name, err)
 	}
 	e.probes = probes
+	if err := e.probeAdapters(); err != nil {
+		return err
+	}
 	if e.opts.Threads == 0 {
 		if err := e.calibrate(); err != nil {
 			return err
@@ -191,6 +200,7 @@ func (e *Engine) create() error {
 	}
 	e.ctxSeq = int(facts.n_ctx_seq)
 	e.lengths = make([]int, e.shape.streams)
+	e.bound = make([]*adapter, e.opts.Slots)
 	e.rows = make([]C.mn_row, 0, e.shape.streams)
 	e.cres = make([]C.mn_result, e.shape.streams)
 	e.members = make([]int, 0, e.shape.streams)
@@ -230,6 +240,7 @@ func (e *Engine) makeFacts() scheduler.Facts {
 		CanPad:        e.probes.CanPad,
 		Audit:         e.opts.Audit,
 		Threads:       int(e.threads.Load()),
+		Adapters:      e.model.adapterFacts(),
 	}
 }
 

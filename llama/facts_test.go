@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"reflect"
 	"regexp"
 	"strings"
 	"testing"
@@ -38,7 +39,7 @@ func TestEngineFactsOfTheStoryModel(t *testing.T) {
 		VocabTokens: 1024, PrefillChunk: 128, WeightBytes: 979456, LastLayer: 3, Head: true, Tail: true,
 		Trim: scheduler.TrimAny, CanPad: true, Audit: true, Threads: 1,
 	}
-	if got := r.Facts(); got != want {
+	if got := r.Facts(); !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v\nwant %+v", got, want)
 	}
 	probes := llama.Probes{Trim: scheduler.TrimAny, CanPad: true, BytesPerToken: 1024, WindowBytes: 1024, FlashAttention: "on"}
@@ -61,7 +62,7 @@ func TestHeaderEstimateEqualsProbedBytes(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := newRig(t, story(t), llama.Options{Slots: 1, ContextTokens: 64})
-	if want := r.Facts().BytesPerToken; got != want {
+	if want := r.Facts().BytesPerToken; !reflect.DeepEqual(got, want) {
 		t.Errorf("the header says %d bytes a position, the probe %d", got, want)
 	}
 }

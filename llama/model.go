@@ -26,6 +26,7 @@ type Model struct {
 	fast    bool         // LoadOptions.Fast
 	engines atomic.Int32 // engines that still use it
 
+	adapters   []*adapter              // constant once it is loaded
 	vocabulary func() *gbnf.Vocabulary // for grammars; made when it is first asked for
 }
 
@@ -59,6 +60,8 @@ type LoadOptions struct {
 	// prefill, and a lone row of a model with F16 weights is not padded. Other models are as fast without it.
 	Fast bool
 
+	Adapters []AdapterFile // that requests may choose; without one the model is as if none were loaded
+
 	Progress func(fraction float64) // called, also from another goroutine but never twice at once, while loading; with 1 where it succeeded
 }
 
@@ -73,7 +76,7 @@ func (e *UnsupportedError) Error() string {
 }
 
 // Load reads a model. Cancelling the context ends the load soon. Errors name the source and the reason; a
-// model that cannot generate is an *UnsupportedError.
+// model that cannot generate is an *UnsupportedError, an adapter that does not fit it an *AdapterError.
 func Load(ctx context.Context, src Source, o LoadOptions) (*Model, error) {
 	if err := loadBackends(); err != nil {
 		return nil, err
@@ -81,6 +84,10 @@ func Load(ctx context.Context, src Source, o LoadOptions) (*Model, error) {
 	h, err := readHeader(src)
 	if err != nil {
 		return nil, fmt.Errorf("model %s: %w", src.Name, err)
+	}
+	adapters, err := readAdapters(h, o.Adapters)
+	if err != nil {
+		return nil, err
 	}
 	c, err := loadWatched(ctx, src, o, o.Fast || !h.needsRowsByFour())
 	if err != nil {
@@ -92,6 +99,10 @@ func Load(ctx context.Context, src Source, o LoadOptions) (*Model, error) {
 	if reason := m.unsupported(); reason != "" {
 		m.Free()
 		return nil, &UnsupportedError{Source: src.Name, Reason: reason}
+	}
+	if err := m.loadAdapters(adapters); err != nil {
+		m.Free()
+		return nil, err
 	}
 	return m, nil
 }

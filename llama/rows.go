@@ -13,6 +13,22 @@ type rowShape struct {
 	whole    bool // every call is one piece of at least least rows, a multiple of multiple
 	least    int
 	multiple int
+	fills    bool // every gap between members is filled with padding
+}
+
+// newRowShapes are the shapes of calls without an adapter and with one. A model without adapters has the same for both.
+func newRowShapes(m *Model, o Options) (plain, adapted rowShape) {
+	plain = newRowShape(m, o)
+	if len(m.adapters) == 0 {
+		return plain, plain
+	}
+	adapted = rowShapeOf(m, o, true)
+	plain.streams = max(plain.streams, adapted.streams)
+	adapted.streams = plain.streams
+	// The slots of other adapters' sessions lie between those of a call. With padding in them it has at most as many rows as
+	// a call of all sessions; cut at each it would read all weights for every piece.
+	plain.fills, adapted.fills = true, true
+	return plain, adapted
 }
 
 // newRowShape decides how rows are padded, and with that how many streams the context needs. Kernels that round differently
@@ -22,9 +38,11 @@ type rowShape struct {
 //   - under Exact so are all lone rows: below two, attention takes another path once the context reaches 512;
 //   - repacked weights of most types have kernels that take rows by fours and another for the remainder; under Exact they
 //     are padded to a multiple of four.
-func newRowShape(m *Model, o Options) rowShape {
+func newRowShape(m *Model, o Options) rowShape { return rowShapeOf(m, o, m.header.hasFloatMatrices()) }
+
+func rowShapeOf(m *Model, o Options, floats bool) rowShape {
 	s := rowShape{streams: o.Slots, least: 1, multiple: 1}
-	s.whole = o.Exact || !m.fast && m.header.hasFloatMatrices()
+	s.whole = o.Exact || !m.fast && floats
 	if !s.whole {
 		return s
 	}
@@ -49,7 +67,7 @@ func (s rowShape) span(low, high, count int, canPad bool) (first, last int, fill
 	}
 	gaps := high - low + 1 - count
 	if !s.whole {
-		return low, high, gaps <= max(1, count/4)
+		return low, high, s.fills || gaps <= max(1, count/4)
 	}
 	want := s.rows(high - low + 1)
 	last = min(low+want-1, s.streams-1)
@@ -70,14 +88,20 @@ func (h *header) needsRowsByFour() bool {
 // hasFloatMatrices says whether the model multiplies by a matrix of unquantised weights. An embedding table is looked up only,
 // where there is an output matrix beside it.
 func (h *header) hasFloatMatrices() bool {
-	const embedding, output = "token_embd.weight", "output.weight"
-	hasOutput := slices.ContainsFunc(h.Tensors, func(t gguf.Tensor) bool { return t.Name == output })
+	hasOutput := h.hasOutputMatrix()
 	for _, t := range h.Tensors {
-		if isFloat(t.Type) && isMatrix(t) && !(hasOutput && t.Name == embedding) {
+		if isFloat(t.Type) && isMatrix(t) && !(hasOutput && t.Name == embeddingTable) {
 			return true
 		}
 	}
 	return false
+}
+
+const embeddingTable = "token_embd.weight"
+
+// hasOutputMatrix says whether the output has a matrix of its own; else it is the embedding table.
+func (h *header) hasOutputMatrix() bool {
+	return slices.ContainsFunc(h.Tensors, func(t gguf.Tensor) bool { return t.Name == "output.weight" })
 }
 
 func isMatrix(t gguf.Tensor) bool { return len(t.Dims) >= 2 && t.Dims[0] > 1 && t.Dims[1] > 1 }
@@ -91,4 +115,6 @@ const (
 	typeQ4_0 = 2
 	typeQ8_0 = 8
 	typeBF16 = 30
+
+	typeNVFP4 = 40
 )

@@ -139,6 +139,15 @@ bool mn_set_threads(mn_engine * engine, int n_threads, mn_error * err);
 // Sticky: while set, the running call and every later one return MN_ABORTED. Any thread.
 void mn_interrupt(mn_engine * engine, bool on);
 
+// ---- adapters ----------------------------------------------------------------------------------
+
+typedef struct mn_adapter mn_adapter;
+
+// Loads a LoRA adapter, which lives as long as its model. Before any engine of the model is made.
+mn_adapter * mn_adapter_load(mn_model * model, const char * path, mn_error * err);
+// Makes an adapter that of all later calls; none where it is NULL.
+bool mn_use_adapter(mn_engine * engine, mn_adapter * adapter, float scale, mn_error * err);
+
 // ---- steps -------------------------------------------------------------------------------------
 
 enum { MN_OK = 0, MN_NO_KV = 1, MN_ABORTED = 2, MN_FATAL = -1 };

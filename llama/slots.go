@@ -42,7 +42,7 @@ func (e *Engine) Save(slot, exactLen int) (scheduler.State, error) {
 	}
 	st.tokens, st.exact = n, exactLen
 	first, last := e.positions(slot)
-	stateHeader{restore: e.restoreSum, tokens: n, exact: exactLen, minPos: first, maxPos: last,
+	stateHeader{restore: e.restoreSumOf(slot), tokens: n, exact: exactLen, minPos: first, maxPos: last,
 		payload: int64(size), payloadChecksum: crc32.Checksum(payload, castagnoli)}.put(st.bytes)
 	return st, nil
 }
@@ -59,7 +59,7 @@ func (e *Engine) Restore(slot int, state scheduler.State) error {
 	if !ok {
 		return fmt.Errorf("%w: it was saved by another kind of engine", scheduler.ErrStateRecipe)
 	}
-	h, err := checkState(st.bytes, e.restoreSum, e.opts.ContextTokens)
+	h, err := checkState(st.bytes, e.opts.ContextTokens, e.restoreSumOf(slot))
 	if err != nil {
 		return err
 	}
@@ -134,6 +134,7 @@ func (e *Engine) Move(from, to int) error {
 		return errors.Join(fmt.Errorf("slot %d did not move to %d", from, to), errors.New(errText(&cerr)))
 	}
 	e.lengths[to], e.lengths[from] = e.lengths[from], 0
+	e.bound[to] = e.bound[from]
 	return nil
 }
 

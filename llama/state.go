@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+	"slices"
 	"sync/atomic"
 	"unsafe"
 
@@ -52,8 +53,8 @@ func (h stateHeader) put(b []byte) {
 	binary.LittleEndian.PutUint32(b[68:], crc32.Checksum(b[:68], castagnoli))
 }
 
-// checkState verifies a whole saved state against the restore fingerprint and the context it is to go into.
-func checkState(b []byte, restore [32]byte, contextTokens int) (stateHeader, error) {
+// checkState verifies a whole saved state against the context it is to go into and the restore fingerprints it may have been saved under.
+func checkState(b []byte, contextTokens int, restore ...[32]byte) (stateHeader, error) {
 	var h stateHeader
 	invalid := func(format string, args ...any) (stateHeader, error) {
 		return stateHeader{}, fmt.Errorf("%w: %s", scheduler.ErrStateInvalid, fmt.Sprintf(format, args...))
@@ -78,8 +79,8 @@ func checkState(b []byte, restore [32]byte, contextTokens int) (stateHeader, err
 	h.maxPos = int(int32(binary.LittleEndian.Uint32(b[52:])))
 	h.payload = int64(binary.LittleEndian.Uint64(b[56:]))
 	h.payloadChecksum = binary.LittleEndian.Uint32(b[64:])
-	if h.restore != restore {
-		return stateHeader{}, fmt.Errorf("%w: saved under %x, this engine is %x", scheduler.ErrStateRecipe, h.restore[:6], restore[:6])
+	if !slices.Contains(restore, h.restore) {
+		return stateHeader{}, fmt.Errorf("%w: saved under %.6x, it has to be of %.6x", scheduler.ErrStateRecipe, h.restore, restore)
 	}
 	if h.tokens < 1 || h.tokens > contextTokens || h.exact > h.tokens || h.maxPos != h.tokens-1 || h.minPos < 0 || h.minPos > h.maxPos {
 		return invalid("%d tokens (exact to %d) at positions %d to %d do not fit a context of %d", h.tokens, h.exact, h.minPos, h.maxPos, contextTokens)
@@ -116,7 +117,7 @@ func (s *savedState) Tokens() int   { return s.tokens }
 func (s *savedState) ExactLen() int { return s.exact }
 func (s *savedState) Blob() []byte  { return s.bytes }
 
-// LoadState reads the next size bytes of r, a state's Blob, and verifies them as Restore will; the errors are also
+// LoadState reads the next size bytes of r, a state's Blob, and verifies them as Restore will, but for the slot's adapter; the errors are also
 // those of r. Safe for concurrent use.
 func (e *Engine) LoadState(size int64, r io.Reader) (scheduler.State, error) {
 	if size < stateHeaderSize {
@@ -130,7 +131,7 @@ func (e *Engine) LoadState(size int64, r io.Reader) (scheduler.State, error) {
 		st.Free()
 		return nil, err
 	}
-	h, err := checkState(st.bytes, e.restoreSum, e.opts.ContextTokens)
+	h, err := checkState(st.bytes, e.opts.ContextTokens, e.restoreSums()...)
 	if err != nil {
 		st.Free()
 		return nil, err

@@ -27,7 +27,7 @@ func savedBytes(change func(*stateHeader)) []byte {
 }
 
 func TestWholeStateIsAccepted(t *testing.T) {
-	h, err := checkState(savedBytes(nil), stateRecipe, stateContext)
+	h, err := checkState(savedBytes(nil), stateContext, stateRecipe)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,7 +42,7 @@ func TestEveryFlippedBitIsNoticed(t *testing.T) {
 		for bit := range 8 {
 			b := bytes.Clone(whole)
 			b[i] ^= 1 << bit
-			if _, err := checkState(b, stateRecipe, stateContext); !errors.Is(err, scheduler.ErrStateInvalid) {
+			if _, err := checkState(b, stateContext, stateRecipe); !errors.Is(err, scheduler.ErrStateInvalid) {
 				t.Fatalf("byte %d, bit %d: %v; want an invalid state", i, bit, err)
 			}
 		}
@@ -52,17 +52,17 @@ func TestEveryFlippedBitIsNoticed(t *testing.T) {
 func TestEveryCutIsNoticed(t *testing.T) {
 	whole := savedBytes(nil)
 	for n := range whole {
-		if _, err := checkState(whole[:n], stateRecipe, stateContext); !errors.Is(err, scheduler.ErrStateInvalid) {
+		if _, err := checkState(whole[:n], stateContext, stateRecipe); !errors.Is(err, scheduler.ErrStateInvalid) {
 			t.Fatalf("the first %d bytes: %v; want an invalid state", n, err)
 		}
 	}
-	if _, err := checkState(append(whole, 0), stateRecipe, stateContext); !errors.Is(err, scheduler.ErrStateInvalid) {
+	if _, err := checkState(append(whole, 0), stateContext, stateRecipe); !errors.Is(err, scheduler.ErrStateInvalid) {
 		t.Errorf("one byte more: %v", err)
 	}
 }
 
 func TestStateOfAnotherRecipeIsNamedAsThat(t *testing.T) {
-	_, err := checkState(savedBytes(func(h *stateHeader) { h.restore[31]++ }), stateRecipe, stateContext)
+	_, err := checkState(savedBytes(func(h *stateHeader) { h.restore[31]++ }), stateContext, stateRecipe)
 	if !errors.Is(err, scheduler.ErrStateRecipe) || errors.Is(err, scheduler.ErrStateInvalid) {
 		t.Errorf("got %v", err)
 	}
@@ -82,7 +82,7 @@ func TestSealedNonsenseIsRefused(t *testing.T) {
 		"payload of another len": func(h *stateHeader) { h.payload++ },
 		"negative payload":       func(h *stateHeader) { h.payload = -1 },
 	} {
-		if _, err := checkState(savedBytes(change), stateRecipe, stateContext); !errors.Is(err, scheduler.ErrStateInvalid) {
+		if _, err := checkState(savedBytes(change), stateContext, stateRecipe); !errors.Is(err, scheduler.ErrStateInvalid) {
 			t.Errorf("%s: %v; want an invalid state", name, err)
 		}
 	}
@@ -98,7 +98,7 @@ func FuzzStateHeader(f *testing.F) {
 	f.Add(savedBytes(func(h *stateHeader) { h.tokens, h.maxPos = 1<<31-1, 1<<31-2 }))
 	f.Add(append(bytes.Clone(whole), whole...))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		h, err := checkState(b, stateRecipe, stateContext)
+		h, err := checkState(b, stateContext, stateRecipe)
 		if err != nil {
 			if !errors.Is(err, scheduler.ErrStateInvalid) && !errors.Is(err, scheduler.ErrStateRecipe) {
 				t.Errorf("an error of another kind: %v", err)

@@ -56,6 +56,9 @@ func (e *Engine) Prefill(c scheduler.Chunk) scheduler.Result {
 	if e.lengths[c.Slot] != c.Pos {
 		return scheduler.Result{Outcome: scheduler.OutcomeMiss}
 	}
+	if err := e.use(e.bound[c.Slot]); err != nil {
+		return useFailed(err)
+	}
 	var res C.mn_result
 	rc := C.mn_prefill(e.c, C.int32_t(c.Slot), C.int32_t(c.Pos), tokenPtr(c.Tokens), C.int32_t(len(c.Tokens)),
 		C.bool(c.Last), C.int32_t(c.Forced), &res)
@@ -90,6 +93,9 @@ func (e *Engine) Decode(rows []scheduler.Row) []scheduler.Result {
 		if i > 0 && rows[i].Slot <= rows[i-1].Slot {
 			panic(fmt.Sprintf("llama: rows not in slot order: %d after %d", rows[i].Slot, rows[i-1].Slot))
 		}
+		if e.bound[rows[i].Slot] != e.bound[rows[0].Slot] {
+			panic(fmt.Sprintf("llama: slots %d and %d of one call are bound to different adapters", rows[0].Slot, rows[i].Slot))
+		}
 		if e.lengths[rows[i].Slot] != rows[i].Pos {
 			results[i] = scheduler.Result{Outcome: scheduler.OutcomeMiss}
 			continue
@@ -106,6 +112,12 @@ func (e *Engine) Decode(rows []scheduler.Row) []scheduler.Result {
 // half is tried by itself: in the end only rows that fail alone are given up, and the rest get their tokens.
 func (e *Engine) decode(rows []scheduler.Row, members []int, results []scheduler.Result) {
 	if len(members) == 0 {
+		return
+	}
+	if err := e.use(e.bound[rows[members[0]].Slot]); err != nil {
+		for _, i := range members {
+			results[i] = useFailed(err)
+		}
 		return
 	}
 	e.layOut(rows, members)
@@ -132,7 +144,7 @@ func (e *Engine) decode(rows []scheduler.Row, members []int, results []scheduler
 // layOut writes the rows of a call, with padding rows where they keep the call in one piece.
 func (e *Engine) layOut(rows []scheduler.Row, members []int) {
 	low, high := rows[members[0]].Slot, rows[members[len(members)-1]].Slot
-	first, last, fill := e.shape.span(low, high, len(members), e.probes.CanPad)
+	first, last, fill := e.shapeFor(e.used).span(low, high, len(members), e.probes.CanPad)
 	e.rows = e.rows[:0]
 	next := 0
 	for slot := first; slot <= last; slot++ {
@@ -207,6 +219,9 @@ func (e *Engine) scrub(slot int) {
 // overwrite evaluates n tokens in an empty slot and drops them. So few at a time take an attention kernel that skips masked cells.
 func (e *Engine) overwrite(slot, n int) bool {
 	const few = 32
+	if e.use(nil) != nil { // what was no number may be of the adapter
+		return false
+	}
 	var tokens [few]int32
 	for at := 0; at < n; at += few {
 		var res C.mn_result
@@ -216,6 +231,11 @@ func (e *Engine) overwrite(slot, n int) bool {
 		}
 	}
 	return true
+}
+
+// useFailed is the outcome of a row whose adapter llama.cpp does not take; nothing was evaluated.
+func useFailed(err error) scheduler.Result {
+	return scheduler.Result{Outcome: scheduler.OutcomeError, Err: &scheduler.EngineError{Cause: scheduler.CauseFatal, Detail: err.Error()}}
 }
 
 func callFailed(rc, slot int) scheduler.Result {

@@ -107,5 +107,5 @@ func checkFacts(f Facts) error {
 			errs = append(errs, fieldError("engine "+field.name, field.value, "at least 1"))
 		}
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, checkAdapters(f.Adapters))...)
 }

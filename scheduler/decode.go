@@ -6,24 +6,32 @@ import (
 	"github.com/meshnet/node/hotkv"
 )
 
-// decode runs one batch: a row for each decoding session, in slot order. More sessions than MaxBatchSize
-// take turns by windows of adjacent ones.
+// decode runs one batch: a row for each decoding session, in slot order, one call for each adapter among them. More
+// sessions than MaxBatchSize take turns by windows of adjacent ones.
 func (s *Scheduler) decode() {
 	s.gatherDecoders()
 	batch := s.window(s.batch)
 	s.report.Occupancy = len(batch)
 	s.stats.occupied(len(batch))
-	if len(batch) == 0 {
-		return
-	}
+	s.groups(batch, s.decodeGroup)
+	s.askHooks()
+}
+
+// decodeGroup is one call of the engine.
+func (s *Scheduler) decodeGroup(batch []*turn) {
 	s.rows = s.rows[:0]
+	changed := s.turnTo(batch[0].adapter)
 	for _, t := range batch {
 		index := len(t.tokens)
 		s.rows = append(s.rows, Row{Slot: t.slot, Pos: t.pos, Token: t.tokens[index-1], Index: index, Forced: t.forced(index)})
 	}
 	s.callEngine()
 	results := s.engine.Decode(s.rows)
-	s.engineStepped(&s.paces.steps[len(batch)])
+	if changed {
+		s.engineReturned()
+	} else {
+		s.engineStepped(&s.paces.steps[len(batch)])
+	}
 	if len(results) != len(batch) {
 		detail := fmt.Sprintf("engine returned %d results for a batch of %d", len(results), len(batch))
 		for _, t := range batch {
@@ -39,7 +47,6 @@ func (s *Scheduler) decode() {
 			s.report.Decoded = append(s.report.Decoded, t.key)
 		}
 	}
-	s.askHooks()
 }
 
 // gatherDecoders collects the decoding sessions in slot order into s.batch.

@@ -33,6 +33,11 @@ type Engine interface {
 	// Fingerprints say what the KV depends on. The scheduler asks again at every activation; a change is an error.
 	Fingerprints() Fingerprints
 
+	// Bind says which adapter of Facts().Adapters, or "" for none, evaluates what is prefilled into and decoded in a slot
+	// until the slot is bound again, whatever is released or closed. It follows the KV in Move. KV that the slot holds of
+	// another adapter is dropped.
+	Bind(slot int, adapter string)
+
 	// Open attaches a sampler to a slot, which may already hold kept KV. history is the prompt: samplers with
 	// a memory (penalties) accept it before the first draw. The slice is not kept.
 	Open(slot int, sampling Sampling, history []Token) error
@@ -44,14 +49,16 @@ type Engine interface {
 	// Prefill evaluates one chunk of one session's prompt.
 	Prefill(chunk Chunk) Result
 
-	// Decode evaluates one row for each member of a decode batch. Rows are in ascending slot order. The
+	// Decode evaluates one row for each member of a decode batch. Rows are in ascending slot order, and of slots that are
+	// bound to one adapter. The
 	// results are in the order of the rows, one each; the slice belongs to the engine and is valid until its next call.
 	Decode(rows []Row) []Result
 
 	// Save copies a slot's KV, which stays in the slot. exactLen is recorded in the state's header.
 	Save(slot, exactLen int) (State, error)
 
-	// Restore puts a state into an empty slot. The state still belongs to the caller. After an error the
+	// Restore puts a state into an empty slot, which is bound to the adapter that made it: a state of another is
+	// ErrStateRecipe. The state still belongs to the caller. After an error the
 	// slot is empty; the error wraps ErrStateRecipe or ErrStateInvalid.
 	Restore(slot int, state State) error
 
@@ -180,6 +187,7 @@ type Facts struct {
 	CanPad        bool // a padding row can be removed after the step
 	Audit         bool // results carry LogitHash and Gap
 	Threads       int
+	Adapters      []Adapter // loaded; names are unique
 }
 
 // KVBytes is the size of the KV of one slot that holds n positions.

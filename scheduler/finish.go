@@ -39,7 +39,7 @@ func (s *Scheduler) park(t *turn) {
 	tokens := make([]Token, 0, t.pos)
 	tokens = append(append(tokens, t.req.Prompt...), t.tokens[:len(t.tokens)-1]...)
 	evicted, err := s.hot.Put(hotkv.Entry{
-		Key: t.key.SessionKey(), Epoch: t.req.Epoch, Recipe: s.prints.Restore,
+		Key: t.key.SessionKey(), Epoch: t.req.Epoch, Recipe: s.recipe(t),
 		Tokens: tokens, ExactLen: min(t.exactLen, t.pos),
 		Slot: t.slot, Bytes: max(1, s.facts.KVBytes(t.pos)), Used: s.clock(),
 	})

@@ -106,7 +106,7 @@ func (s *Scheduler) claim(t *turn) (entry hotkv.Entry, miss hotkv.Miss, ok bool)
 	}
 	key := t.key.SessionKey()
 	if _, found := s.hot.Peek(key); !found && t.req.RequireHot {
-		_, miss = s.hot.Take(key, t.req.Epoch, s.prints.Restore)
+		_, miss = s.hot.Take(key, t.req.Epoch, s.recipe(t))
 		s.stats.lookup(0, miss)
 		t.mark(verdict{reason: CacheMiss, miss: miss})
 		return entry, miss, false // and no one else's slot is reclaimed for it
@@ -117,7 +117,7 @@ func (s *Scheduler) claim(t *turn) (entry hotkv.Entry, miss hotkv.Miss, ok bool)
 	if t.marked() { // while a slot was being freed
 		return entry, miss, false
 	}
-	entry, miss = s.hot.Take(key, t.req.Epoch, s.prints.Restore)
+	entry, miss = s.hot.Take(key, t.req.Epoch, s.recipe(t))
 	i := entry.Slot
 	if !entry.Parked() {
 		i = s.lowestFree()
@@ -134,6 +134,7 @@ func (s *Scheduler) claim(t *turn) (entry hotkv.Entry, miss hotkv.Miss, ok bool)
 // how many tokens that is, how far they come from grid prefill, and what the look-up of the session's own KV came to.
 func (s *Scheduler) fill(t *turn, entry hotkv.Entry, miss hotkv.Miss) (cached, exactLen int, _ hotkv.Miss) {
 	s.callEngine()
+	s.bind(t)
 	cached, miss = s.reuse(t, entry, miss)
 	s.engineReturned()
 	if t.phase == phaseEnded {

@@ -60,7 +60,7 @@ func (s *Scheduler) checkPace(t *turn) *Decision {
 		return nil
 	}
 	prompt := len(t.req.Prompt)
-	if entry, found := s.hot.Peek(t.key.SessionKey()); found && prompt > 0 {
+	if entry, found := s.hot.Peek(t.key.SessionKey()); found && prompt > 0 && entry.Recipe == s.recipe(t) {
 		prompt -= reusable(s.facts, entry, t.req.Prompt)
 	}
 	need := s.paces.least(t.submitted, prompt, t.req.MaxNewTokens-1, s.facts.PrefillChunk)

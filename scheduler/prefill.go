@@ -81,10 +81,11 @@ func (s *Scheduler) nextChunk(t *turn) Chunk {
 }
 
 func (s *Scheduler) prefillChunk(t *turn, chunk Chunk) {
+	changed := s.turnTo(t.adapter)
 	s.callEngine()
 	result := s.engine.Prefill(chunk)
 	n := len(chunk.Tokens)
-	if n == s.facts.PrefillChunk {
+	if n == s.facts.PrefillChunk && !changed {
 		s.engineStepped(&s.paces.chunk)
 	} else {
 		s.engineReturned()

@@ -20,7 +20,7 @@ const (
 	ShareAll             // all sessions, whoever's they are
 )
 
-// digest names the first chunks of a prompt, for those who may share them.
+// digest names the first chunks of a prompt, for those who may share them: turns with one adapter.
 type digest = [sha256.Size]byte
 
 // seenPrefixes is of how many digests, at least, it is remembered that a prompt began so.
@@ -65,7 +65,7 @@ func (s *Scheduler) chainOf(t *turn) []digest {
 	chain := make([]digest, 0, (len(prompt)-1)/grid)
 	hash := sha256.New()
 	write := func(b []byte) { _, _ = hash.Write(b) } // a hash takes all
-	for _, name := range []string{s.prints.Restore, s.sharers(t)} {
+	for _, name := range []string{s.recipe(t), s.sharers(t)} {
 		write(binary.LittleEndian.AppendUint64(nil, uint64(len(name))))
 		write([]byte(name))
 	}
@@ -113,7 +113,8 @@ func (s *Scheduler) storedChunks(t *turn) int {
 // will have its KV saved then. It asks anew at every tick: once that turn has saved it, or ended, or could not, the wait is over.
 // A turn of which something is hot, or has to be, waits for nobody.
 func (s *Scheduler) awaitsPrefix(t *turn) bool {
-	if _, hot := s.hot.Peek(t.key.SessionKey()); hot || t.req.RequireHot || !s.shares(t) {
+	entry, hot := s.hot.Peek(t.key.SessionKey())
+	if hot && entry.Recipe == s.recipe(t) || t.req.RequireHot || !s.shares(t) {
 		return false
 	}
 	var leader *turn
@@ -154,7 +155,7 @@ func (s *Scheduler) restorePrefix(t *turn) int {
 	if n == 0 {
 		return 0
 	}
-	entry, miss := s.hot.Take(s.prefixKey(t, n), 0, s.prints.Restore)
+	entry, miss := s.hot.Take(s.prefixKey(t, n), 0, s.recipe(t))
 	if miss != hotkv.Hit {
 		s.dispose([]hotkv.Entry{entry})
 		return 0
@@ -231,7 +232,7 @@ func (s *Scheduler) savePrefix(t *turn, key hotkv.Key) {
 		return // whoever waits for it evaluates it
 	}
 	s.putPrefix(hotkv.Entry{
-		Key: key, Recipe: s.prints.Restore, Tokens: slices.Clone(t.req.Prompt[:t.pos]), ExactLen: t.pos,
+		Key: key, Recipe: s.recipe(t), Tokens: slices.Clone(t.req.Prompt[:t.pos]), ExactLen: t.pos,
 		Slot: hotkv.NoSlot, State: state, Bytes: state.Bytes(),
 	})
 }

@@ -50,7 +50,8 @@ type Request struct {
 	Prompt   []Token
 	Tokenize func() ([]Token, error)
 
-	MaxNewTokens int // [1, MaxNewTokensLimit]; the replayed ones count
+	Adapter      string // of Facts.Adapters; "" is the model without one
+	MaxNewTokens int    // [1, MaxNewTokensLimit]; the replayed ones count
 	Sampling     Sampling
 	Grammar      Grammar // what its text may be; needs a GrammarEngine
 

@@ -42,13 +42,14 @@ type Config struct {
 // and never wait for an engine call. Tick, and what calls it (Run, RunToCompletion, Close), belongs to one
 // goroutine at a time, the only one that calls the engine; a second Tick at the same time panics.
 type Scheduler struct {
-	engine Engine
-	facts  Facts
-	prints Fingerprints // as they were at New
-	budget NodeBudget
-	cfg    Config
-	clock  func() time.Time
-	wake   chan struct{}
+	engine  Engine
+	facts   Facts
+	prints  Fingerprints // as they were at New
+	recipes []string     // Recipes of the engine, as they were at New: by turn.adapter
+	budget  NodeBudget
+	cfg     Config
+	clock   func() time.Time
+	wake    chan struct{}
 
 	activeCap int
 
@@ -88,6 +89,7 @@ type Scheduler struct {
 	// Owned by the ticking goroutine; buffers are reused.
 	report     Report
 	batch      []*turn
+	group      []*turn
 	rows       []Row
 	opening    []*turn
 	hooks      []*turn
@@ -96,6 +98,8 @@ type Scheduler struct {
 	windowFrom int    // slot at which the next decode window begins
 	noMove     uint64 // no session is moved before this tick
 	noSuspend  uint64 // no session is suspended before this tick
+
+	lastAdapter int // that of the engine's last call, as in turn.adapter
 }
 
 // New returns a scheduler for an engine that no one else uses. The errors name each field that is out of its range.
@@ -119,7 +123,7 @@ func New(engine Engine, cfg Config) (*Scheduler, error) {
 		clock = time.Now
 	}
 	s := &Scheduler{
-		engine: engine, facts: facts, prints: engine.Fingerprints(), budget: cfg.Budget, cfg: cfg, clock: clock, activeCap: activeCap,
+		engine: engine, facts: facts, prints: engine.Fingerprints(), recipes: Recipes(engine), budget: cfg.Budget, cfg: cfg, clock: clock, activeCap: activeCap,
 		wake:     make(chan struct{}, 1),
 		hot:      hotkv.New(cfg.Budget.HotBudgetBytes),
 		slots:    make([]slot, facts.Slots),
@@ -127,8 +131,8 @@ func New(engine Engine, cfg Config) (*Scheduler, error) {
 		tenants:  make(map[string]*account),
 		paces:    paces{steps: make([]pace, facts.Slots+1)},
 	}
-	if s.cfg.Spill != nil && s.cfg.Spill.Recipe() != s.prints.Restore {
-		return nil, fmt.Errorf("scheduler: the spill is open for recipe %s, the engine's is %s; open it for this engine", s.cfg.Spill.Recipe(), s.prints.Restore)
+	if err := s.checkSpill(); err != nil {
+		return nil, err
 	}
 	s.cfg.Spill.Epochs(func(key SessionKey, epoch uint64) { s.hot.Fence(key, epoch) }) // no request may fall behind it
 	s.stats.init(clock())

@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/meshnet/node/hotkv"
@@ -16,6 +17,16 @@ const (
 )
 
 // A session's KV is in one place: in the hot store, on disk, or with the turn that took it. So what a turn loses is lost on disk too.
+
+// checkSpill says whether the spill takes what the engine saves.
+func (s *Scheduler) checkSpill() error {
+	for _, recipe := range s.recipes {
+		if s.cfg.Spill != nil && !s.cfg.Spill.Takes(recipe) {
+			return fmt.Errorf("scheduler: the spill is not open for recipe %s, which is one of the engine's; open it for this engine", recipe)
+		}
+	}
+	return nil
+}
 
 // awaitsSpill says whether the turn waits for its session's KV to be read from disk. The read begins here, on a goroutine of the
 // spill's; meanwhile the turn keeps its place and its reservation, and others go on.

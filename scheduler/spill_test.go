@@ -26,7 +26,7 @@ func openSpill(tb tester, cfg goengine.Config, dir string, change ...func(*spill
 	if err != nil {
 		tb.Fatal(err)
 	}
-	o := spill.Options{Dir: dir, BudgetBytes: 1 << 30, Recipe: loader.Fingerprints().Restore, Load: loader.LoadState, ReadLimit: time.Minute}
+	o := spill.Options{Dir: dir, BudgetBytes: 1 << 30, Recipes: scheduler.Recipes(loader), Load: loader.LoadState, ReadLimit: time.Minute}
 	for _, f := range change {
 		f(&o)
 	}
@@ -314,7 +314,7 @@ func TestCancelledTurnLeavesNothingOnDisk(t *testing.T) {
 }
 
 func TestSpillOfAnotherRecipeIsRefused(t *testing.T) {
-	store := openSpill(t, small(), t.TempDir(), func(o *spill.Options) { o.Recipe = "other" })
+	store := openSpill(t, small(), t.TempDir(), func(o *spill.Options) { o.Recipes = []string{"other"} })
 	engine, err := goengine.New(small())
 	if err != nil {
 		t.Fatal(err)

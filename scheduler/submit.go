@@ -14,7 +14,10 @@ import (
 // and makes its older hot KV stale.
 func (s *Scheduler) Submit(req Request) Decision {
 	shape := req.Validate(s.facts.VocabTokens)
-	t := &turn{key: req.Key(), req: req, slot: -1, phase: phaseQueued}
+	if _, err := s.facts.Adapter(req.Adapter); shape == nil {
+		shape = err
+	}
+	t := &turn{key: req.Key(), req: req, adapter: s.adapterIndex(req.Adapter), slot: -1, phase: phaseQueued}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t.submitted = s.clock()

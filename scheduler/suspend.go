@@ -145,6 +145,7 @@ func (s *Scheduler) resume(t *turn) {
 	saved := t.saved
 	t.saved = nil // no one else frees it now
 	s.callEngine()
+	s.bind(t)
 	var err error
 	if saved != nil {
 		err = s.engine.Restore(t.slot, saved)

@@ -30,6 +30,7 @@ type turn struct {
 	// once, an active one at the next tick boundary.
 	verdict verdict
 
+	adapter   int   // 0 for none, else 1 + its index in Facts.Adapters
 	reserved  int64 // KV bytes of the whole generation
 	overtaken int   // how often a later turn went ahead because this one's KV did not fit
 

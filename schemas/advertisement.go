@@ -51,6 +51,14 @@ type ModelInfo struct {
 	Head          bool         `msgpack:"head" json:"head"` // owns the embedding
 	Tail          bool         `msgpack:"tail" json:"tail"` // owns the output head
 	Probes        Probes       `msgpack:"probes" json:"probes"`
+
+	Adapters []AdapterInfo `msgpack:"adapters,omitempty" json:"adapters,omitempty"` // that requests may choose
+}
+
+// AdapterInfo is a LoRA adapter that a node has loaded.
+type AdapterInfo struct {
+	Name        Adapter `msgpack:"name" json:"name"`
+	Fingerprint string  `msgpack:"fingerprint" json:"fingerprint"` // of its file and scale: equal for equal ones, whatever their names
 }
 
 // Fingerprints are the recipe of a node's KV: where restore is equal a saved state loads, where exact is
@@ -83,7 +91,9 @@ type Certificate struct {
 const (
 	maxAdTextBytes = 256 // of a string of an advertisement
 	maxFeatures    = 64
-	maxLevels      = 64
+	// MaxAdapters bounds the adapters of a node.
+	MaxAdapters = 64
+	maxLevels   = 64
 )
 
 func (a *Advertisement) stamp() { a.Versioned.stamp(); a.Telemetry.round() }
@@ -115,8 +125,19 @@ func (a *Advertisement) validate(path string) error {
 	return nil
 }
 
+// Serves says whether requests may choose an adapter; that they may choose none is certain.
+func (m *ModelInfo) Serves(adapter Adapter) bool {
+	return adapter.IsZero() || slices.ContainsFunc(m.Adapters, func(a AdapterInfo) bool { return a.Name == adapter })
+}
+
 func (m *ModelInfo) validate(path string) error {
+	for i, a := range m.Adapters {
+		if err := first(a.Name.require(), checkText(fmt.Sprintf("%sadapters[%d].fingerprint", path, i), a.Fingerprint, 0, maxAdTextBytes)); err != nil {
+			return err
+		}
+	}
 	return first(
+		checkInt(path+"adapters (their number)", int64(len(m.Adapters)), 0, MaxAdapters),
 		m.Name.require(),
 		checkText(path+"fingerprints.restore", m.Fingerprints.Restore, 0, maxAdTextBytes),
 		checkText(path+"fingerprints.exact", m.Fingerprints.Exact, 0, maxAdTextBytes),

@@ -29,6 +29,9 @@ type Node = Name[nodeKind]
 // Model is the name under which a model is served.
 type Model = Name[modelKind]
 
+// Adapter is the name of a LoRA adapter that nodes have loaded beside a model.
+type Adapter = Name[adapterKind]
+
 // Boot is one start of a node.
 type Boot = Name[bootKind]
 
@@ -46,6 +49,7 @@ type (
 	sessionKind struct{}
 	nodeKind    struct{}
 	modelKind   struct{}
+	adapterKind struct{}
 	bootKind    struct{}
 	nonceKind   struct{}
 )
@@ -54,12 +58,14 @@ func (tenantKind) field() string     { return "tenant" }
 func (sessionKind) field() string    { return "session" }
 func (nodeKind) field() string       { return "node" }
 func (modelKind) field() string      { return "model" }
+func (adapterKind) field() string    { return "adapter" }
 func (bootKind) field() string       { return "boot" }
 func (nonceKind) field() string      { return "nonce" }
 func (tenantKind) reserved() string  { return "" }
 func (sessionKind) reserved() string { return "" }
 func (nodeKind) reserved() string    { return anyLane }
 func (modelKind) reserved() string   { return "" }
+func (adapterKind) reserved() string { return "" }
 func (bootKind) reserved() string    { return "" }
 func (nonceKind) reserved() string   { return "" }
 
@@ -74,6 +80,9 @@ func ParseNode(s string) (Node, error) { return parseName[nodeKind](s) }
 
 // ParseModel checks a model's name. The error is a *FieldError.
 func ParseModel(s string) (Model, error) { return parseName[modelKind](s) }
+
+// ParseAdapter checks an adapter's name. The error is a *FieldError.
+func ParseAdapter(s string) (Adapter, error) { return parseName[adapterKind](s) }
 
 // ParseBoot checks the id of a node's start. The error is a *FieldError.
 func ParseBoot(s string) (Boot, error) { return parseName[bootKind](s) }

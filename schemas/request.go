@@ -47,7 +47,8 @@ type Request struct {
 	Turn    Turn    `msgpack:"turn" json:"turn"`
 	Epoch   uint64  `msgpack:"epoch,omitempty" json:"epoch,omitempty"` // the session's route epoch
 	Model   Model   `msgpack:"model" json:"model"`
-	Nonce   Nonce   `msgpack:"nonce" json:"nonce"` // one a submit call, the same for its own retries
+	Adapter Adapter `msgpack:"adapter,omitempty" json:"adapter,omitzero"` // of the model; none without it
+	Nonce   Nonce   `msgpack:"nonce" json:"nonce"`                        // one a submit call, the same for its own retries
 
 	// Exactly one of the three is set: the whole conversation as text, as token ids, or as chat messages, which the model's
 	// own template turns into a prompt.

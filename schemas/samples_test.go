@@ -14,6 +14,7 @@ var (
 	node    = schemas.Must(schemas.ParseNode("node_A"))
 	boot    = schemas.Must(schemas.ParseBoot("b-2f"))
 	model   = schemas.Must(schemas.ParseModel("stories"))
+	adapter = schemas.Must(schemas.ParseAdapter("bard"))
 	nonce   = schemas.Must(schemas.ParseNonce("n1"))
 	turnID  = schemas.TurnID{Tenant: tenant, Session: session, Turn: 7}
 )
@@ -21,7 +22,7 @@ var (
 func ptr[T any](v T) *T { return &v }
 
 func textRequest() *schemas.Request {
-	return &schemas.Request{Tenant: tenant, Session: session, Turn: 7, Epoch: 3, Model: model, Nonce: nonce, Prompt: ptr("Once upon a time, ü"),
+	return &schemas.Request{Tenant: tenant, Session: session, Turn: 7, Epoch: 3, Model: model, Adapter: adapter, Nonce: nonce, Prompt: ptr("Once upon a time, ü"),
 		MaxNewTokens: 64, Keep: true, DeadlineMS: 60_000, Priority: 2, HeartbeatMS: 5000}
 }
 
@@ -65,7 +66,8 @@ func advertisement() *schemas.Advertisement {
 	return &schemas.Advertisement{Node: node, Boot: boot, Generation: 12, State: schemas.NodeReady, Version: "v1.2.3",
 		Model: schemas.ModelInfo{Name: model, Fingerprints: schemas.Fingerprints{Restore: "r1", Exact: "e1"}, Architecture: "llama", Parameters: 1 << 40,
 			Quantisation: "Q4_0", ContextTokens: 256, VocabTokens: 512, LastLayer: 5, Head: true, Tail: true,
-			Probes: schemas.Probes{Trim: "any", CanPad: true, BytesPerToken: 1536, FlashAttention: "on"}},
+			Probes:   schemas.Probes{Trim: "any", CanPad: true, BytesPerToken: 1536, FlashAttention: "on"},
+			Adapters: []schemas.AdapterInfo{{Name: adapter, Fingerprint: "a1"}}},
 		MaxSessionTokens: 256, Features: []string{"hot-kv", "exact"},
 		Telemetry: schemas.Telemetry{ActiveSessions: 3, MaxActiveSessions: 8, FreeSlots: 5, BatchOccupancyAvg: 2.71828, KVPressure: 0.5,
 			RejectedByReason: schemas.Counts{"rejected-queue-full": 2, "rejected-context": 1}, HotMissesTotal: schemas.Counts{"never": 4}, Ticks: 1 << 40},

@@ -59,8 +59,9 @@ func (e *FieldError) Error() string { return e.Field + ": " + e.Reason }
 
 // Peers is what the service knows of the other nodes.
 type Peers interface {
-	// Fitting is a live node, not self, that serves the model and could run a turn of so many tokens.
-	Fitting(model schemas.Model, tokens int, self schemas.Node) (schemas.Node, bool)
+	// Fitting is a live node, not self, that serves the model with the adapter, if one is named, and could run a turn of so
+	// many tokens.
+	Fitting(model schemas.Model, adapter schemas.Adapter, tokens int, self schemas.Node) (schemas.Node, bool)
 	// Live says whether a node was heard of in the last while.
 	Live(node schemas.Node, within time.Duration) bool
 	// Sighted says that the watch on nodes has been without a gap for so long: only then absence means anything.
@@ -186,9 +187,24 @@ func (c *Config) complete() error {
 		fail("ack wait is %s; it must be at least twice the fetch expiry of %s", p.AckWait, p.FetchExpiry)
 	}
 	if len(errs) == 0 {
+		errs = append(errs, c.checkAdapters())
 		c.completeEngine()
 	}
 	return errors.Join(errs...)
+}
+
+// checkAdapters refuses adapters that requests could not name.
+func (c *Config) checkAdapters() error {
+	adapters := c.Engine.Facts().Adapters
+	if n := len(adapters); n > schemas.MaxAdapters {
+		return fmt.Errorf("worker: the engine has %d adapters; a node may have %d", n, schemas.MaxAdapters)
+	}
+	for _, a := range adapters {
+		if _, err := schemas.ParseAdapter(a.Name); err != nil {
+			return fmt.Errorf("worker: %w", err)
+		}
+	}
+	return nil
 }
 
 func (c *Config) completeEngine() {

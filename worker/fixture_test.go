@@ -176,7 +176,11 @@ func request(session string, turn schemas.Turn, newTokens int) *schemas.Request 
 // undisturbed are the tokens that a request yields when it runs alone, without a bus.
 func undisturbed(t testing.TB, r *schemas.Request) []int64 {
 	t.Helper()
-	engine, err := goengine.New(goengine.Config{EOGBias: -1000, Seed: 1})
+	cfg := goengine.Config{EOGBias: -1000, Seed: 1}
+	if !r.Adapter.IsZero() {
+		cfg.Adapters = []string{r.Adapter.String()}
+	}
+	engine, err := goengine.New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -186,7 +190,7 @@ func undisturbed(t testing.TB, r *schemas.Request) []int64 {
 	}
 	defer sched.Close()
 	prompt, _ := tokenize(1000, *r.Prompt, false)
-	d := sched.Submit(scheduler.Request{Tenant: "a", Session: "b", Turn: 1, Prompt: prompt, MaxNewTokens: r.MaxNewTokens, Sampling: scheduler.DefaultSampling()})
+	d := sched.Submit(scheduler.Request{Tenant: "a", Session: "b", Turn: 1, Prompt: prompt, Adapter: r.Adapter.String(), MaxNewTokens: r.MaxNewTokens, Sampling: scheduler.DefaultSampling()})
 	if d.Rejected() {
 		t.Fatal(d)
 	}

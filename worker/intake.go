@@ -295,6 +295,10 @@ func (s *Service) prepare(ctx context.Context, d *delivery, told *fold.Fold) (*p
 	if err != nil {
 		return &plan{}, invalid(err), nil
 	}
+	adapter, err := s.facts.Adapter(req.Adapter.String())
+	if err != nil {
+		return &plan{promptLen: len(prompt)}, invalid(err), nil
+	}
 	if refusal := s.infeasible(len(prompt), req.MaxNewTokens); refusal != nil {
 		return &plan{promptLen: len(prompt)}, refusal, nil
 	}
@@ -306,7 +310,7 @@ func (s *Service) prepare(ctx context.Context, d *delivery, told *fold.Fold) (*p
 	case err != nil:
 		return nil, nil, err
 	}
-	p := s.newPlan(req, prompt, told)
+	p := s.newPlan(req, adapter, prompt, told)
 	p.grammar = grammar
 	return p, nil, nil
 }

@@ -26,7 +26,7 @@ type move struct {
 // The causes of moves.
 const (
 	moveModel  = "model"  // another model than is served here
-	moveFit    = "fit"    // too large for this node
+	moveFit    = "fit"    // too large for this node, or of an adapter that it has not loaded
 	moveFull   = "full"   // no room here
 	moveDrain  = "drain"  // this node is shutting down
 	moveRescue = "rescue" // its node is dead
@@ -54,7 +54,7 @@ func (s *Service) fitting(d *delivery, p *plan) *move {
 	if s.cfg.Peers == nil || d.route.Hops >= schemas.MaxHops || p.promptLen == 0 {
 		return nil
 	}
-	node, ok := s.cfg.Peers.Fitting(s.cfg.Model, p.promptLen+d.req.MaxNewTokens-1, s.cfg.Node)
+	node, ok := s.cfg.Peers.Fitting(s.cfg.Model, d.req.Adapter, p.promptLen+d.req.MaxNewTokens-1, s.cfg.Node)
 	if !ok {
 		return nil
 	}

@@ -112,7 +112,7 @@ func TestRequestsThatComeTogetherInTheOwnLaneAllRunAtOnce(t *testing.T) {
 // fixedPeers know one other node.
 type fixedPeers struct{ other schemas.Node }
 
-func (p fixedPeers) Fitting(schemas.Model, int, schemas.Node) (schemas.Node, bool) {
+func (p fixedPeers) Fitting(schemas.Model, schemas.Adapter, int, schemas.Node) (schemas.Node, bool) {
 	return p.other, true
 }
 func (p fixedPeers) Live(schemas.Node, time.Duration) bool { return true }

@@ -24,13 +24,14 @@ type plan struct {
 	found     []scheduler.Token // all of them
 	sampling  scheduler.Sampling
 	grammar   string // what the turn's text may be; empty is any text
+	adapter   scheduler.Adapter
 	exact     bool
 }
 
 // newPlan plans an attempt of a request, given what earlier ones have told. A turn goes on where its readers are
-// unless another model would; the seed stays whatever comes.
-func (s *Service) newPlan(req *schemas.Request, prompt []scheduler.Token, told *fold.Fold) *plan {
-	p := &plan{prompt: prompt, promptLen: len(prompt), exact: true}
+// unless another model or adapter would; the seed stays whatever comes.
+func (s *Service) newPlan(req *schemas.Request, adapter scheduler.Adapter, prompt []scheduler.Token, told *fold.Fold) *plan {
+	p := &plan{prompt: prompt, promptLen: len(prompt), adapter: adapter, exact: true}
 	wire := req.EffectiveSampling()
 	p.sampling = scheduler.Sampling{
 		Temperature:      wire.Temperature,
@@ -55,7 +56,7 @@ func (s *Service) newPlan(req *schemas.Request, prompt []scheduler.Token, told *
 	default:
 		p.sampling.Seed = rand.Uint64()
 	}
-	if before == nil || before.ModelFingerprint != s.cfg.ModelFingerprint || told.Len() == 0 || told.Len() > req.MaxNewTokens {
+	if before == nil || before.ModelFingerprint != adapter.Mark(s.cfg.ModelFingerprint) || told.Len() == 0 || told.Len() > req.MaxNewTokens {
 		return p
 	}
 	found, err := scheduler.ParseTokens("token_ids", told.Tokens(), s.facts.VocabTokens)
@@ -63,7 +64,7 @@ func (s *Service) newPlan(req *schemas.Request, prompt []scheduler.Token, told *
 		return p // not this model's after all
 	}
 	p.goOn(found, s.cfg.ReplayMax, s.facts.Exact)
-	p.exact = p.prefilled == 0 && before.Exact && before.ExactFingerprint == s.prints.Exact
+	p.exact = p.prefilled == 0 && before.Exact && before.ExactFingerprint == adapter.Mark(s.prints.Exact)
 	return p
 }
 

@@ -224,6 +224,7 @@ func (t *turn) request() scheduler.Request {
 		Turn:         t.key.Turn,
 		Epoch:        t.req.Epoch,
 		Prompt:       t.plan.prompt,
+		Adapter:      t.plan.adapter.Name,
 		MaxNewTokens: t.req.MaxNewTokens - t.plan.prefilled,
 		Sampling:     t.plan.sampling,
 		Grammar:      scheduler.Grammar{Text: t.plan.grammar, Yielded: t.plan.prefilled},
@@ -273,8 +274,8 @@ func (t *turn) started(s scheduler.Started) {
 		CachedTokens:     min(s.CachedTokens, s.PromptTokens-t.plan.prefilled),
 		Miss:             schemas.Miss(s.Miss),
 		Exact:            t.plan.exact && (s.CachedTokens == 0 || s.Miss != hotkv.Hit || t.s.facts.Exact), // what is shared is as good as cold
-		ModelFingerprint: t.s.cfg.ModelFingerprint,
-		ExactFingerprint: t.s.prints.Exact,
+		ModelFingerprint: t.plan.adapter.Mark(t.s.cfg.ModelFingerprint),
+		ExactFingerprint: t.plan.adapter.Mark(t.s.prints.Exact),
 	}
 	if t.plan.sampling.Temperature > 0 {
 		e.Seed = &t.plan.sampling.Seed

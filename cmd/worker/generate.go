@@ -21,6 +21,7 @@ type generateCommand struct {
 	Text      string  `arg:"" optional:"" help:"The prompt; - reads it from standard input."`
 	Tokens    []int64 `help:"The prompt as token ids, in place of text." placeholder:"ID"`
 	Special   bool    `help:"Read spellings of control tokens in the prompt as control tokens."`
+	Adapter   *string `help:"Adapter to use; default: the first --lora, if any. An empty name is none." placeholder:"NAME"`
 	MaxTokens *int    `help:"Tokens to generate at most; default: 256, or what the context has room for." placeholder:"N" short:"n"`
 	Echo      bool    `help:"Print the prompt before its continuation."`
 	JSON      bool    `help:"Print one JSON document at the end, and nothing else." name:"json"`
@@ -36,6 +37,7 @@ func (generateCommand) Help() string {
   worker generate --model qwen.gguf --temperature 0.8 --seed 7 "Write a haiku."
   worker generate --model qwen.gguf --system "Be brief." "Why is the sky blue?"
   worker generate --model qwen.gguf --json-schema person.json "Somebody you know:"
+  worker generate --model qwen.gguf --lora poet=poet.gguf:0.8 "Write a haiku."
   echo "A long text" | worker generate --json -`
 }
 
@@ -183,6 +185,12 @@ func (g *generation) request(facts scheduler.Facts, prompt localPrompt) (schedul
 	}
 	if req.Grammar.Text, err = g.cmd.localGrammar(g.env, g.model); err != nil {
 		return req, err
+	}
+	switch {
+	case g.cmd.Adapter != nil:
+		req.Adapter = *g.cmd.Adapter
+	case len(facts.Adapters) > 0:
+		req.Adapter = facts.Adapters[0].Name
 	}
 	req.MaxNewTokens = max(1, min(defaultNewTokens, facts.ContextTokens-len(req.Prompt)+1))
 	if g.cmd.MaxTokens != nil {

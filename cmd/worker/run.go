@@ -57,6 +57,7 @@ Ctrl-C drains it: active turns finish, or another worker goes on with them. A se
 Examples:
   worker run
   worker run --nats nats://bus:4222 --model qwen.gguf --max-active 4
+  worker run --nats nats://bus:4222 --model qwen.gguf --lora poet=poet.gguf --lora sql=sql.gguf:0.5
   worker run --nats tls://bus:4222 --creds node.creds --http :9090
   worker run --config mesh.yaml                   # with lines like "max-active: 4"`
 }

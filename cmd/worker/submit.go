@@ -29,6 +29,7 @@ type submitCommand struct {
 	Turn       uint64        `help:"Number of this turn, rising within the session; default: 1, or the time where --session is given." placeholder:"N"`
 	Epoch      uint64        `help:"Epoch of the session's route: a higher one makes its hot KV stale, a lower one is refused." placeholder:"N"`
 	ServedAs   string        `help:"Name of the model; default: the only one there is." name:"model" placeholder:"NAME" setting:"served-model"`
+	Adapter    string        `help:"LoRA adapter of the model; default: none." placeholder:"NAME"`
 	MaxTokens  int           `help:"Tokens to generate at most." default:"256" placeholder:"N" short:"n"`
 	Keep       bool          `help:"Keep the session hot for its next turn."`
 	RequireHot bool          `help:"Rather end than prefill a session that is not hot any more."`
@@ -135,7 +136,7 @@ func (c *submitCommand) cancel(env *environment, mesh *client.Client, req client
 
 func (c *submitCommand) request(env *environment) (client.Request, error) {
 	req := client.Request{
-		Tenant: c.Tenant, Session: c.Session, Turn: c.Turn, Epoch: c.Epoch, Model: c.ServedAs, TokenIDs: c.TokenIDs, Special: c.Special,
+		Tenant: c.Tenant, Session: c.Session, Turn: c.Turn, Epoch: c.Epoch, Model: c.ServedAs, Adapter: c.Adapter, TokenIDs: c.TokenIDs, Special: c.Special,
 		MaxNewTokens: c.MaxTokens, Sampling: c.wire(), Keep: c.Keep, RequireHot: c.RequireHot, Deadline: c.Deadline, Priority: c.Priority, RetryQuota: true,
 	}
 	var err error

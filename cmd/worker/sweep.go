@@ -41,6 +41,10 @@ func (c *sweepCommand) Run(env *environment) error {
 	if err := c.check(); err != nil {
 		return err
 	}
+	adapters, err := c.adapterFiles()
+	if err != nil {
+		return err
+	}
 	model, err := c.load(env)
 	if err != nil {
 		return err
@@ -51,7 +55,7 @@ func (c *sweepCommand) Run(env *environment) error {
 		return err
 	}
 	report, err := scheduler.Sweep(env.ctx, factory, scheduler.SweepOptions{
-		Requests: c.requests(model.Facts()),
+		Requests: c.requests(model.Facts(), adapters),
 		Levels:   c.Levels,
 		Progress: func(setting scheduler.Setting, level int) {
 			env.status.set("%s, %d at once", setting, level)
@@ -135,8 +139,8 @@ func (c *sweepCommand) factory(env *environment, model *llama.Model) (scheduler.
 }
 
 // requests are random prompts, the same in every run: lengths spread evenly up to the longest, in an order that mixes
-// short and long.
-func (c *sweepCommand) requests(facts llama.ModelFacts) []scheduler.Request {
+// short and long. Those of all adapters are mixed.
+func (c *sweepCommand) requests(facts llama.ModelFacts, adapters []llama.AdapterFile) []scheduler.Request {
 	n := c.Requests
 	if n == 0 {
 		for _, level := range c.Levels {
@@ -155,6 +159,9 @@ func (c *sweepCommand) requests(facts llama.ModelFacts) []scheduler.Request {
 		}
 		requests[i] = scheduler.Request{
 			Tenant: "sweep", Session: "s" + strconv.Itoa(i), Prompt: prompt, MaxNewTokens: c.MaxTokens, Sampling: sampling,
+		}
+		if a := i % (len(adapters) + 1); a > 0 { // without an adapter and with each of them in turn
+			requests[i].Adapter = adapters[a-1].Name
 		}
 	}
 	return requests

@@ -86,7 +86,7 @@ type change func(*spill.Options)
 
 func (r *rig) options(changes []change) spill.Options {
 	o := spill.Options{
-		Dir: r.dir, BudgetBytes: 1 << 20, Recipe: "r", Load: r.memory.load, ReadLimit: time.Minute,
+		Dir: r.dir, BudgetBytes: 1 << 20, Recipes: []string{"r", "r+adapter"}, Load: r.memory.load, ReadLimit: time.Minute,
 		Log: slog.New(slog.NewTextHandler(&r.log, nil)),
 	}
 	for _, f := range changes {

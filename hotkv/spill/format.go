@@ -1,7 +1,6 @@
 package spill
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
@@ -40,6 +39,7 @@ var (
 // header is what a file says before its token ids and its blob.
 type header struct {
 	key              hotkv.Key
+	recipe           string
 	epoch            uint64
 	used             int64 // Unix nanoseconds
 	exactLen, tokens int
@@ -48,7 +48,7 @@ type header struct {
 }
 
 func headerOf(e *hotkv.Entry) header {
-	return header{key: e.Key, epoch: e.Epoch, used: e.Used.UnixNano(), exactLen: e.ExactLen, tokens: len(e.Tokens), blob: e.State.Bytes()}
+	return header{key: e.Key, recipe: e.Recipe, epoch: e.Epoch, used: e.Used.UnixNano(), exactLen: e.ExactLen, tokens: len(e.Tokens), blob: e.State.Bytes()}
 }
 
 // fileSize is how long the whole file is, in bytes.
@@ -62,8 +62,9 @@ func (h *header) storable() bool {
 }
 
 // bytes are the header and the names.
-func (h *header) bytes(recipe [sha256.Size]byte) []byte {
+func (h *header) bytes() []byte {
 	le := binary.LittleEndian
+	recipe := digestOf(h.recipe)
 	b := make([]byte, headerSize, headerSize+len(h.key.Tenant)+len(h.key.Session))
 	copy(b, magic)
 	le.PutUint32(b[4:], version)
@@ -85,9 +86,14 @@ func headerSum(b []byte) uint32 {
 	return crc32.Update(crc32.Checksum(b[:84], castagnoli), castagnoli, b[headerSize:])
 }
 
+// digest is of a recipe.
+type digest [sha256.Size]byte
+
+func digestOf(recipe string) digest { return sha256.Sum256([]byte(recipe)) }
+
 // readHeader takes nothing from a file of size bytes but what its checksum covers. The error wraps errCorrupt or errRecipe, or
 // is that of r.
-func readHeader(r io.Reader, size int64, recipe [sha256.Size]byte) (header, error) {
+func readHeader(r io.Reader, size int64, recipes map[digest]string) (header, error) {
 	le := binary.LittleEndian
 	b := make([]byte, headerSize, headerSize+2*maxName)
 	if _, err := io.ReadFull(r, b); err != nil {
@@ -116,9 +122,11 @@ func readHeader(r io.Reader, size int64, recipe [sha256.Size]byte) (header, erro
 	if h.blob < 0 || h.fileSize() != size {
 		return header{}, fmt.Errorf("%w: %d bytes, the header says %d", errCorrupt, size, h.fileSize())
 	}
-	if !bytes.Equal(b[8:40], recipe[:]) {
+	recipe, known := recipes[digest(b[8:40])]
+	if !known {
 		return header{}, errRecipe
 	}
+	h.recipe = recipe
 	return h, nil
 }
 
@@ -145,7 +153,7 @@ func (w *watched) Read(b []byte) (int, error) {
 }
 
 // readEntry reads what follows the header. The error is that of r, or else wraps errCorrupt.
-func readEntry(r io.Reader, h *header, recipe string, load func(int64, io.Reader) (hotkv.State, error)) (hotkv.Entry, error) {
+func readEntry(r io.Reader, h *header, load func(int64, io.Reader) (hotkv.State, error)) (hotkv.Entry, error) {
 	sum := crc32.New(castagnoli)
 	source := &watched{Reader: io.TeeReader(r, sum)}
 	ids := make([]byte, h.tokens*tokenBytes)
@@ -169,13 +177,13 @@ func readEntry(r io.Reader, h *header, recipe string, load func(int64, io.Reader
 		tokens[i] = int32(binary.LittleEndian.Uint32(ids[i*tokenBytes:]))
 	}
 	return hotkv.Entry{
-		Key: h.key, Epoch: h.epoch, Recipe: recipe, Tokens: tokens, ExactLen: h.exactLen,
+		Key: h.key, Epoch: h.epoch, Recipe: h.recipe, Tokens: tokens, ExactLen: h.exactLen,
 		Slot: hotkv.NoSlot, State: state, Bytes: h.blob, Used: time.Unix(0, h.used),
 	}, nil
 }
 
 // writeEntry writes a whole file.
-func writeEntry(w io.Writer, e *hotkv.Entry, recipe [sha256.Size]byte) error {
+func writeEntry(w io.Writer, e *hotkv.Entry) error {
 	h := headerOf(e)
 	ids := make([]byte, 0, len(e.Tokens)*tokenBytes)
 	for _, id := range e.Tokens {
@@ -183,7 +191,7 @@ func writeEntry(w io.Writer, e *hotkv.Entry, recipe [sha256.Size]byte) error {
 	}
 	blob := e.State.Blob()
 	h.sum = crc32.Update(crc32.Checksum(ids, castagnoli), castagnoli, blob)
-	for _, part := range [][]byte{h.bytes(recipe), ids, blob} {
+	for _, part := range [][]byte{h.bytes(), ids, blob} {
 		if _, err := w.Write(part); err != nil {
 			return err
 		}

@@ -56,7 +56,7 @@ type machine struct {
 }
 
 func (m *machine) open(t *rapid.T) {
-	store, err := spill.Open(spill.Options{Files: m.disk, BudgetBytes: m.budget, Recipe: "r", Load: m.memory.load})
+	store, err := spill.Open(spill.Options{Files: m.disk, BudgetBytes: m.budget, Recipes: []string{"r"}, Load: m.memory.load})
 	if err != nil {
 		t.Fatal(err)
 	}

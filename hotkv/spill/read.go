@@ -98,14 +98,14 @@ func (s *Store) load(it *item) (hotkv.Entry, error) {
 		return hotkv.Entry{}, err
 	}
 	defer file.Close() //nolint:errcheck // only read from
-	h, err := readHeader(file, size, s.recipe)
+	h, err := readHeader(file, size, s.recipes)
 	if err != nil {
 		return hotkv.Entry{}, err
 	}
 	if h.key != it.key || h.epoch != it.epoch {
 		return hotkv.Entry{}, errCorrupt
 	}
-	return readEntry(file, &h, s.o.Recipe, s.o.Load)
+	return readEntry(file, &h, s.o.Load)
 }
 
 func causeOfRead(err error) Lost {
@@ -172,7 +172,7 @@ func (s *Store) index(file File, skip bool) (*item, error) {
 		return nil, err
 	}
 	defer r.Close() //nolint:errcheck // only read from
-	h, err := readHeader(r, size, s.recipe)
+	h, err := readHeader(r, size, s.recipes)
 	if err != nil {
 		return nil, err
 	}

@@ -173,7 +173,7 @@ func TestFilesOfAnotherRecipeAreRemovedAndCounted(t *testing.T) {
 	r := newRig(t)
 	r.Offer(r.memory.entry("a", 1, 0))
 	r.Offer(r.memory.entry("b", 1, 0))
-	other := func(o *spill.Options) { o.Recipe = "other" }
+	other := func(o *spill.Options) { o.Recipes = []string{"other"} }
 	r.reopen(other)
 	r.wantMiss("a", "b")
 	r.wantLost(map[spill.Lost]int64{spill.LostRecipe: 2})

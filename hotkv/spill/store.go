@@ -9,7 +9,6 @@ package spill
 import (
 	"container/list"
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -33,7 +32,7 @@ type Options struct {
 	BudgetBytes  int64  // of all files together; at least 1
 	BacklogBytes int64  // KV in memory that waits to be written; what comes beyond is dropped; 0 is 256 MiB
 
-	Recipe string // restore fingerprint of the engine: no other's KV is ever loaded
+	Recipes []string // restore fingerprints of the engine, one without an adapter and one with each: no other's KV is ever loaded
 	// Load makes a state of a blob, of which it reads all size bytes. It is called on any goroutine, several at once.
 	Load func(size int64, r io.Reader) (hotkv.State, error)
 
@@ -48,9 +47,9 @@ type Options struct {
 //
 // What is handed to the store is its own from then on, and what it hands out is no longer there.
 type Store struct {
-	o      Options
-	files  Files
-	recipe [sha256.Size]byte
+	o       Options
+	files   Files
+	recipes map[digest]string
 
 	work  chan struct{} // capacity 1: the writer has something to do
 	tasks sync.WaitGroup
@@ -99,8 +98,11 @@ func Open(o Options) (*Store, error) {
 		return nil, err
 	}
 	s := &Store{
-		o: o, files: o.Files, recipe: sha256.Sum256([]byte(o.Recipe)),
+		o: o, files: o.Files, recipes: make(map[digest]string),
 		work: make(chan struct{}, 1), byKey: make(map[hotkv.Key]*item),
+	}
+	for _, recipe := range o.Recipes {
+		s.recipes[digestOf(recipe)] = recipe
 	}
 	s.counts.init()
 	if s.files == nil {
@@ -144,11 +146,11 @@ func (o *Options) complete() error {
 	return nil
 }
 
-// Recipe is the restore fingerprint that the store was opened for.
-func (s *Store) Recipe() string { return s.o.Recipe }
+// Takes says whether a restore fingerprint is one of those that the store was opened for.
+func (s *Store) Takes(recipe string) bool { return slices.Contains(s.o.Recipes, recipe) }
 
-// Offer takes e, a saved entry, to be written soon. Where the backlog is full, or e is larger than the whole budget, it is dropped. An
-// older entry of the same session is dropped in any case.
+// Offer takes e, a saved entry, to be written soon. Where the backlog is full, e is larger than the whole budget, or of a recipe that the
+// store does not take, it is dropped. An older entry of the same session is dropped in any case.
 func (s *Store) Offer(e hotkv.Entry) { s.offer(e, true) }
 
 // Keep is Offer whatever waits already, for what is left in the end: the memory is used, and nothing comes after it.
@@ -166,6 +168,8 @@ func (s *Store) offer(e hotkv.Entry, bounded bool) {
 	switch {
 	case s.closed:
 		s.counts.lost[LostBacklog]++
+	case !s.Takes(e.Recipe):
+		s.counts.lost[LostRecipe]++
 	case !h.storable() || it.file.Bytes > s.o.BudgetBytes:
 		s.counts.lost[LostTooLarge]++
 	case bounded && s.backlog > 0 && s.backlog+e.Bytes > s.o.BacklogBytes: // an empty one takes any

@@ -12,6 +12,7 @@ type Op string
 // The ops. Facts is none: it is not a call into the model.
 const (
 	OpFingerprints Op = "fingerprints"
+	OpBind         Op = "bind"
 	OpOpen         Op = "open"
 	OpPrefill      Op = "prefill"
 	OpDecode       Op = "decode"

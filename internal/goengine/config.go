@@ -45,6 +45,9 @@ type Config struct {
 	EOG     scheduler.Token
 	EOGBias float32
 
+	// Adapters are names of adapters. Each shifts what the model makes of every token, by its name and Seed; in Mode Echo none does.
+	Adapters []string
+
 	Audit bool // results carry LogitHash and Gap
 	Exact bool // what Facts reports; the engine's bits never depend on the crowd, whatever this says
 
@@ -126,7 +129,7 @@ func (c Config) facts(weightBytes int64) scheduler.Facts {
 		Slots: c.Slots, ContextTokens: c.ContextTokens, VocabTokens: c.Vocab, PrefillChunk: c.PrefillChunk,
 		BytesPerToken: int64(c.cellFloats()) * floatBytes, WeightBytes: weightBytes,
 		LastLayer: c.Layers - 1, Head: true, Tail: true,
-		Exact: c.Exact, Trim: scheduler.TrimAny, CanPad: true, Audit: c.Audit, Threads: 1,
+		Adapters: c.adapters(), Exact: c.Exact, Trim: scheduler.TrimAny, CanPad: true, Audit: c.Audit, Threads: 1,
 	}
 	switch c.Mode {
 	case Window:
@@ -136,6 +139,14 @@ func (c Config) facts(weightBytes int64) scheduler.Facts {
 		facts.FixedBytes, facts.BytesPerToken = facts.BytesPerToken, 0
 	}
 	return facts
+}
+
+func (c Config) adapters() []scheduler.Adapter {
+	var adapters []scheduler.Adapter
+	for _, name := range c.Adapters {
+		adapters = append(adapters, scheduler.Adapter{Name: name, Recipe: "shift-" + name})
+	}
+	return adapters
 }
 
 func (c Config) fingerprints() scheduler.Fingerprints {

@@ -22,6 +22,7 @@ type slot struct {
 	n       int       // positions held; changed by Engine.setTokens only
 	base    int       // cells of an earlier session below the slot's own; 0 but for FaultStaleSlot
 	floor   int       // Mode Window: positions below are forgotten
+	adapter int       // index in model.shifts
 	open    bool      // a sampler is attached
 	spoilt  bool      // Mode Recurrent: evaluated by a batch that failed, and cannot go back
 	sampler sampler
@@ -44,6 +45,7 @@ type Engine struct {
 
 	// What follows belongs to the call that runs.
 	model   *model
+	adapter map[string]int // by name, the index in model.shifts; 0 is none
 	slots   []slot
 	logits  [][]float32 // one row for each member of a batch
 	results []scheduler.Result
@@ -64,7 +66,11 @@ func New(cfg Config) (*Engine, error) {
 		cfg: cfg, facts: cfg.facts(m.weightBytes()), prints: cfg.fingerprints(), model: m,
 		slots: make([]slot, cfg.Slots), logits: make([][]float32, cfg.Slots),
 		results: make([]scheduler.Result, cfg.Slots+1), // one more for FaultTooMany
+		adapter: map[string]int{"": 0},
 		seen:    make([]int32, cfg.Vocab), ranked: make([]candidate, 0, cfg.Vocab),
+	}
+	for i, name := range cfg.Adapters {
+		e.adapter[name] = i + 1
 	}
 	cells := cfg.ContextTokens + spareCells
 	if cfg.Mode == Recurrent {
@@ -99,6 +105,21 @@ func (e *Engine) Fingerprints() scheduler.Fingerprints {
 		prints.Exact += " changed"
 	}
 	return prints
+}
+
+// Bind implements scheduler.Engine. An adapter that Config does not name panics.
+func (e *Engine) Bind(slot int, adapter string) {
+	s := e.slot(slot)
+	e.enter(Call{Op: OpBind, Slot: slot})
+	defer e.leave()
+	i, known := e.adapter[adapter]
+	if !known {
+		panic(fmt.Sprintf("goengine: Bind of slot %d to adapter %q, which Config does not name", slot, adapter))
+	}
+	if s.adapter != i {
+		e.empty(s)
+	}
+	s.adapter = i
 }
 
 // Open implements scheduler.Engine. The error names the sampling parameter that is out of its range.

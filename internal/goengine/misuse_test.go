@@ -2,6 +2,7 @@ package goengine_test
 
 import (
 	"math"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -35,12 +36,12 @@ func TestFactsDescribeTheEngine(t *testing.T) {
 		BytesPerToken: 2 * 2 * 16 * 4, Exact: true, Trim: scheduler.TrimAny, CanPad: true, Audit: true, Threads: 1,
 		WeightBytes: 4 * (2*512*32 + 32 + 2*(2*32*32+2*16*32+3*64*32+2*32)),
 	}
-	if got := newEngine(t, cfg).Facts(); got != want {
+	if got := newEngine(t, cfg).Facts(); !reflect.DeepEqual(got, want) {
 		t.Errorf("facts are %+v\nwant      %+v", got, want)
 	}
 	cfg.Mode = goengine.Recurrent
 	want.Trim, want.CanPad, want.BytesPerToken, want.FixedBytes = scheduler.TrimNone, false, 0, 2*2*8*8*4
-	if got := newEngine(t, cfg).Facts(); got != want {
+	if got := newEngine(t, cfg).Facts(); !reflect.DeepEqual(got, want) {
 		t.Errorf("recurrent facts are %+v\nwant                %+v", got, want)
 	}
 }

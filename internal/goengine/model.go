@@ -1,6 +1,7 @@
 package goengine
 
 import (
+	"hash/fnv"
 	"math"
 	"math/rand/v2"
 )
@@ -34,7 +35,8 @@ type model struct {
 	head      []float32 // [vocab][dim]
 	headNorm  []float32
 	layers    []layer
-	cos, sin  []float32 // [position][headDim/2]
+	shifts    [][]float32 // [adapter][dim], added to every embedding; the first, of no adapter, is empty
+	cos, sin  []float32   // [position][headDim/2]
 
 	x, norm, q, att, proj []float32 // dim each
 	key, value            []float32 // kvDim each
@@ -68,6 +70,10 @@ func newModel(cfg Config) *model {
 			down: matrix(cfg.Dim, cfg.FFN, gainFFN), attNorm: norm(), ffnNorm: norm(),
 		})
 	}
+	m.shifts = append(m.shifts, nil)
+	for _, name := range cfg.Adapters {
+		m.shifts = append(m.shifts, shift(cfg, name))
+	}
 	m.head, m.headNorm = matrix(cfg.Vocab, cfg.Dim, gainLogits), norm()
 	m.makeRope()
 	m.x, m.norm, m.q = make([]float32, cfg.Dim), make([]float32, cfg.Dim), make([]float32, cfg.Dim)
@@ -76,6 +82,18 @@ func newModel(cfg Config) *model {
 	m.hidden, m.up = make([]float32, cfg.FFN), make([]float32, cfg.FFN)
 	m.scores = make([]float32, cfg.ContextTokens+spareCells)
 	return m
+}
+
+// shift is what an adapter adds: about as large as an embedding, so that another adapter's KV changes the tokens.
+func shift(cfg Config, name string) []float32 {
+	h := fnv.New64a()
+	h.Write([]byte(name))
+	rng := rand.New(rand.NewPCG(cfg.Seed, h.Sum64()))
+	w := make([]float32, cfg.Dim)
+	for i := range w {
+		w[i] = float32(rng.NormFloat64())
+	}
+	return w
 }
 
 func (m *model) makeRope() {
@@ -108,6 +126,7 @@ func (m *model) forward(s *slot, token int) {
 	}
 	dim := m.cfg.Dim
 	copy(m.x, m.embedding[token*dim:(token+1)*dim])
+	add(m.x, m.shifts[s.adapter])
 	for i := range m.layers {
 		l := &m.layers[i]
 		rmsNorm(m.norm, m.x, l.attNorm)

@@ -102,7 +102,7 @@ func (e *Engine) Save(slot, exactLen int) (scheduler.State, error) {
 	cells := e.cells(s)
 	blob := make([]byte, headerBytes, headerBytes+len(cells)*floatBytes)
 	copy(blob, stateMagic)
-	digest := sha256.Sum256([]byte(e.prints.Restore))
+	digest := sha256.Sum256([]byte(e.restore(s.adapter)))
 	copy(blob[digestAt:], digest[:])
 	le := binary.LittleEndian
 	le.PutUint32(blob[4:], stateVersion)
@@ -116,6 +116,14 @@ func (e *Engine) Save(slot, exactLen int) (scheduler.State, error) {
 	le.PutUint32(blob[sumAt:], checksum(blob))
 	e.states.Add(1)
 	return &savedState{engine: e, blob: blob}, nil
+}
+
+// restore is the restore fingerprint of a slot that is bound to an adapter.
+func (e *Engine) restore(adapter int) string {
+	if adapter == 0 {
+		return e.prints.Restore
+	}
+	return e.facts.Adapters[adapter-1].Mark(e.prints.Restore)
 }
 
 // cells is the part of a slot's KV that its state needs.
@@ -144,7 +152,7 @@ func (e *Engine) Restore(slot int, state scheduler.State) error {
 		return fmt.Errorf("goengine: %T is no state of this engine: %w", state, scheduler.ErrStateInvalid)
 	}
 	blob := saved.live()
-	tokens, floor, err := e.checkState(blob)
+	tokens, floor, err := e.checkState(blob, s.adapter)
 	if err != nil {
 		return fmt.Errorf("goengine: slot %d: %w", slot, err)
 	}
@@ -159,7 +167,7 @@ func (e *Engine) Restore(slot int, state scheduler.State) error {
 }
 
 // checkState verifies a state before anything is taken from it: first that it is whole, then that it fits here.
-func (e *Engine) checkState(blob []byte) (tokens, floor int, err error) {
+func (e *Engine) checkState(blob []byte, adapter int) (tokens, floor int, err error) {
 	invalid := func(format string, args ...any) (int, int, error) {
 		return 0, 0, fmt.Errorf("%w: "+format, append([]any{scheduler.ErrStateInvalid}, args...)...)
 	}
@@ -176,8 +184,8 @@ func (e *Engine) checkState(blob []byte) (tokens, floor int, err error) {
 	if sum := checksum(blob); sum != le.Uint32(blob[sumAt:]) {
 		return invalid("checksum is %08x, must be %08x", sum, le.Uint32(blob[sumAt:]))
 	}
-	if digest := sha256.Sum256([]byte(e.prints.Restore)); !bytes.Equal(blob[digestAt:tokensAt], digest[:]) {
-		return 0, 0, fmt.Errorf("%w: this engine's is %q", scheduler.ErrStateRecipe, e.prints.Restore)
+	if digest := sha256.Sum256([]byte(e.restore(adapter))); !bytes.Equal(blob[digestAt:tokensAt], digest[:]) {
+		return 0, 0, fmt.Errorf("%w: this slot's is %q", scheduler.ErrStateRecipe, e.restore(adapter))
 	}
 	tokens, exactLen, floor := int(le.Uint32(blob[tokensAt:])), int(le.Uint32(blob[exactLenAt:])), int(le.Uint32(blob[floorAt:]))
 	want := (tokens - floor) * e.cfg.cellFloats()

@@ -190,6 +190,8 @@ func (e *Engine) checkRows(rows []scheduler.Row) {
 			panic(fmt.Sprintf("goengine: Decode of slot %d at position %d, the context has %d", row.Slot, row.Pos, e.cfg.ContextTokens))
 		case !s.open:
 			panic(fmt.Sprintf("goengine: Decode of slot %d, which has no sampler", row.Slot))
+		case s.adapter != e.slot(rows[0].Slot).adapter:
+			panic(fmt.Sprintf("goengine: Decode of slots %d and %d, which are bound to different adapters", rows[0].Slot, row.Slot))
 		case row.Index < 0:
 			panic(fmt.Sprintf("goengine: Decode of slot %d with token index %d", row.Slot, row.Index))
 		}
