@@ -28,7 +28,7 @@ func newMachine(t *rapid.T) *machine {
 	cfg := goengine.Config{Slots: rapid.IntRange(1, 5).Draw(t, "slots"), ContextTokens: 64, PrefillChunk: 8, Vocab: 256, Seed: 7,
 		EOGBias: -1000, Layers: 1, Dim: 16, Heads: 2, KVHeads: 1, FFN: 16,
 		Mode:  rapid.SampledFrom([]goengine.Mode{goengine.Attention, goengine.Window, goengine.Recurrent}).Draw(t, "mode"),
-		Exact: rapid.Bool().Draw(t, "exact"), Window: 16}
+		Exact: rapid.Bool().Draw(t, "exact"), Window: 16, Adapters: []string{"bard", "clerk"}}
 	m := &machine{cfg: cfg, turns: map[string]uint64{}, epochs: map[string]uint64{},
 		accepted: map[scheduler.TurnKey]scheduler.Request{}, spoiled: map[scheduler.TurnKey]bool{}}
 	m.rig = newRig(t, cfg, budget(func(b *scheduler.NodeBudget) {
@@ -47,6 +47,8 @@ func newMachine(t *rapid.T) *machine {
 	return m
 }
 
+var anyAdapter = rapid.SampledFrom([]string{"", "bard", "clerk"})
+
 func (m *machine) submitAny(t *rapid.T) {
 	number := rapid.IntRange(0, 5).Draw(t, "session")
 	session := fmt.Sprintf("s%d", number)
@@ -58,6 +60,7 @@ func (m *machine) submitAny(t *rapid.T) {
 		req = lazily(req, func() ([]scheduler.Token, error) { return tokens, nil })
 	}
 	req.Tenant = fmt.Sprintf("t%d", number%4)
+	req.Adapter = anyAdapter.Draw(t, "adapter")
 	req.Priority = rapid.IntRange(-1, 1).Draw(t, "priority")
 	req.Turn = m.turns[session] + 1
 	req.Epoch = m.epochs[session]
@@ -163,7 +166,7 @@ func (m *machine) alone(t *rapid.T, known map[string][]scheduler.Token, req sche
 		req.Prompt, _ = req.Tokenize()
 		req.Tokenize = nil
 	}
-	id := fmt.Sprint(m.cfg.Mode, req.Prompt, req.MaxNewTokens)
+	id := fmt.Sprint(m.cfg.Mode, req.Adapter, req.Prompt, req.MaxNewTokens)
 	if known[id] == nil {
 		cfg := m.cfg
 		cfg.Slots = 1

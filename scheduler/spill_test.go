@@ -348,7 +348,7 @@ func TestSpillingNeverSavesTwoSessionsInATickOfDecoders(t *testing.T) {
 
 // Sessions come and go, at random, beyond what memory holds and across restarts: every turn yields what it yields cold.
 func TestTurnsComeOutTheSameWhereverTheirKVWas(t *testing.T) {
-	cfg := small()
+	cfg := adapted(1)
 	cfg.Layers, cfg.Dim, cfg.Heads, cfg.KVHeads, cfg.FFN = 1, 16, 2, 1, 16
 	folder := t.TempDir
 	rapid.Check(t, func(t *rapid.T) {
@@ -364,6 +364,7 @@ func TestTurnsComeOutTheSameWhereverTheirKVWas(t *testing.T) {
 					if !known {
 						req = kept(request(name, int(name[1]), rapid.IntRange(1, 30).Draw(t, "prompt"), 3))
 					}
+					req.Adapter = anyAdapter.Draw(t, "adapter")
 					end := r.run(req)
 					if !slices.Equal(end.Tokens, baseline(t, cfg, req)) {
 						t.Fatalf("turn %s yields %v", req.Key(), end.Tokens)

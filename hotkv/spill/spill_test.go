@@ -183,6 +183,47 @@ func TestFilesOfAnotherRecipeAreRemovedAndCounted(t *testing.T) {
 	}
 }
 
+// An engine has a recipe for its model without an adapter and one with each.
+func TestKVComesBackUnderTheRecipeItWasHandedOverUnder(t *testing.T) {
+	r := newRig(t)
+	adapted := r.memory.entry("a", 1, 0)
+	adapted.Recipe = "r+adapter"
+	r.Offer(adapted)
+	r.Offer(r.memory.entry("b", 2, 0))
+	r.reopen()
+	for name, recipe := range map[string]string{"a": "r+adapter", "b": "r"} {
+		e, ok := r.fetch(session(name), 1)
+		if !ok || e.Recipe != recipe {
+			t.Errorf("%s: hit is %t, of recipe %q, want one of %q", name, ok, e.Recipe, recipe)
+		}
+		if ok {
+			e.State.Free()
+		}
+	}
+}
+
+func TestKVOfARecipeThatIsGoneIsRemovedAndThatOfOthersIsKept(t *testing.T) {
+	r := newRig(t)
+	adapted := r.memory.entry("a", 1, 0)
+	adapted.Recipe = "r+adapter"
+	r.Offer(adapted)
+	r.Offer(r.memory.entry("b", 2, 0))
+	r.reopen(func(o *spill.Options) { o.Recipes = []string{"r"} })
+	r.wantLost(map[spill.Lost]int64{spill.LostRecipe: 1})
+	r.wantMiss("a")
+	r.wantHit("b", 2)
+}
+
+func TestKVOfARecipeThatTheStoreIsNotOpenForIsNotTaken(t *testing.T) {
+	r := newRig(t)
+	other := r.memory.entry("a", 1, 0)
+	other.Recipe = "other"
+	r.Offer(r.memory.entry("a", 2, 0))
+	r.Offer(other)
+	r.wantLost(map[spill.Lost]int64{spill.LostRecipe: 1})
+	r.wantMiss("a") // what was there is older
+}
+
 func TestSecondWorkerInOneFolderIsRefused(t *testing.T) {
 	r := newRig(t)
 	_, err := spill.Open(r.options(nil))
