@@ -129,6 +129,60 @@ func TestStateOfOneAdapterIsRefusedByASlotOfAnother(t *testing.T) {
 	equal(t, "from the restored state", again.out, s.out)
 }
 
+func TestStatesOfAllAdaptersAreLoadedEachForItsOwn(t *testing.T) {
+	r := newRig(t, adaptedModel(t, "tiny", "f16"), llama.Options{Slots: 2})
+	prompt := r.prompt(tale, 20)
+	for _, name := range []string{"", "bard", "clerk"} {
+		want := r.alone(name, prompt, 8).out
+		r.begin(0, greedy(), prompt)
+		st := r.save(0)
+		loaded, err := r.LoadState(st.Bytes(), bytes.NewReader(st.Blob()))
+		st.Free()
+		r.Release(0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Bind(1, "half")
+		if err := r.Restore(1, loaded); !errors.Is(err, scheduler.ErrStateRecipe) {
+			t.Errorf("a slot of another adapter took the loaded state of %q: %v", name, err)
+		}
+		r.Bind(1, name)
+		r.restore(1, loaded)
+		loaded.Free()
+		if err := r.Open(1, greedy(), prompt); err != nil {
+			t.Fatal(err)
+		}
+		again := &session{slot: 1, kept: 20, index: 1, newest: want[0], out: slices.Clone(want[:1])}
+		r.steps(7, again)
+		r.Release(1)
+		equal(t, "with "+name, again.out, want)
+	}
+}
+
+func TestLoadedStateOfAnotherModelsAdapterIsRefused(t *testing.T) {
+	prompt := []scheduler.Token{5, 6, 7, 8}
+	var blob []byte
+	t.Run("saved with two adapters", func(t *testing.T) {
+		r := newRig(t, adaptedModel(t, "tiny", "f16"), llama.Options{Slots: 1})
+		r.Bind(0, "bard")
+		r.begin(0, greedy(), prompt)
+		st := r.save(0)
+		blob = slices.Clone(st.Blob())
+		st.Free()
+	})
+	t.Run("loaded without them", func(t *testing.T) {
+		m, err := llama.Load(context.Background(), llama.FromFile(testmodel.Path(t, "tiny", "f16")), llama.LoadOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(m.Free)
+		r := newRig(t, m, llama.Options{Slots: 1})
+		if _, err := r.LoadState(int64(len(blob)), bytes.NewReader(blob)); !errors.Is(err, scheduler.ErrStateRecipe) {
+			t.Errorf("error is %v, want %v", err, scheduler.ErrStateRecipe)
+		}
+	})
+}
+
 func TestBindingToAnotherAdapterDropsTheSlotsKV(t *testing.T) {
 	r := newRig(t, adaptedModel(t, "tiny", "f16"), llama.Options{Slots: 1})
 	r.Bind(0, "bard")

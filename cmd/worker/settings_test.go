@@ -241,6 +241,7 @@ func TestAFileTakesWhatYAMLAndJSONHave(t *testing.T) {
 		{"a key without a value", "run", "max-active", "max-active:\n", 8},
 		{"an empty file", "run", "max-active", "", 8},
 		{"a file of comments", "run", "max-active", "# max-active: 4\n", 8},
+		{"a list of names and files", "run", "lora", "lora:\n- poet=/m/poet.gguf\n- sql=/m/a,b.gguf:0.5\n", []string{"poet=/m/poet.gguf", "sql=/m/a,b.gguf:0.5"}},
 		{"names with values", "run", "tenant-weight", "run:\n  tenant-weight:\n    lab: 2\n    guests: 0.5\n", map[string]float64{"lab": 2, "guests": 0.5}},
 		{"a section of comments", "run", "max-active", "run:\n  # max-active: 4\n", 8},
 		{"settings of other commands", "run", "max-active", "levels: nonsense\nsubmit:\n  deadline: nonsense\n", 8},
