@@ -5,6 +5,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/meshnet/node/internal/text"
 	"github.com/meshnet/node/scheduler"
 	"github.com/meshnet/node/schemas"
 )
@@ -20,7 +21,7 @@ type output struct {
 	subject string
 	attempt int
 	lease   *lease // nothing is said once it is lost
-	text    TextStream
+	text    *text.Stream
 
 	begun     *schemas.Started
 	tokens    []scheduler.NewToken // from index base on
@@ -34,9 +35,9 @@ type output struct {
 	sentAll   chan struct{} // closed and made again whenever all was sent
 	lastSpoke time.Time
 
-	pieces       []string // text of each token converted so far
-	flushed      bool     // the held text is in the last piece
-	sent         int      // tokens that were published
+	pieces       []text.Chunk // text of each token converted so far
+	flushed      bool         // the held text is in the last piece
+	sent         int          // tokens that were published
 	sentStarted  bool
 	kept         int // tokens that the server has confirmed
 	keptStarted  bool
@@ -45,12 +46,12 @@ type output struct {
 }
 
 // newOutput begins an attempt whose first new token has index base. The tokens before have been said; they go
-// through text so that it goes on in the middle of a character where it has to.
-func newOutput(subject string, attempt int, l *lease, text TextStream, replayed []scheduler.Token) (*output, error) {
-	o := &output{subject: subject, attempt: attempt, lease: l, text: text, base: len(replayed),
+// through the stream so that it goes on in the middle of a character where it has to.
+func newOutput(subject string, attempt int, l *lease, stream *text.Stream, replayed []scheduler.Token) (*output, error) {
+	o := &output{subject: subject, attempt: attempt, lease: l, text: stream, base: len(replayed),
 		sentAll: make(chan struct{}), lastSpoke: time.Now()}
 	for _, token := range replayed {
-		if _, err := text.Next(token); err != nil {
+		if _, err := stream.Next(token); err != nil {
 			return nil, err
 		}
 	}
@@ -70,34 +71,53 @@ type pending struct {
 // convert gives each new token its text.
 func (o *output) convert(p *pending) {
 	for i := len(o.pieces); i < len(p.tokens); i++ {
-		piece := ""
-		if !p.tokens[i].EOG {
+		var piece text.Chunk
+		if p.tokens[i].EOG {
+			o.text.Silent()
+		} else {
 			var err error
 			if piece, err = o.text.Next(p.tokens[i].Token); err != nil {
-				piece = string(utf8.RuneError) // the engine and the text disagree on the vocabulary; the id is right
+				piece.Text = string(utf8.RuneError) // the engine and the text disagree on the vocabulary; the id is right
 			}
 		}
 		o.pieces = append(o.pieces, piece)
 	}
 	if last := len(o.pieces) - 1; p.whole && !o.flushed && last >= o.sent {
-		o.pieces[last] += o.text.Flush()
+		rest := o.text.Flush()
+		o.pieces[last].Text += rest.Text
+		o.pieces[last].Bytes = append(o.pieces[last].Bytes, rest.Bytes...)
 		o.flushed = true
 	}
 }
 
 // next is the event that goes on where sent is.
 func (o *output) next(p *pending) *schemas.Tokens {
-	var text strings.Builder
+	var whole strings.Builder
 	e := &schemas.Tokens{Attempt: o.attempt, Index: o.base + o.sent}
+	size := 0
 	for i := o.sent; i < len(p.tokens) && len(e.TokenIDs) < maxEventTokens; i++ {
-		if text.Len()+len(o.pieces[i]) > maxEventText && len(e.TokenIDs) > 0 {
+		token, piece := &p.tokens[i], &o.pieces[i]
+		size += len(piece.Text) + len(piece.Bytes) + probsBytes(token.Probs)
+		if size > maxEventText && len(e.TokenIDs) > 0 {
 			break
 		}
-		e.TokenIDs = append(e.TokenIDs, int64(p.tokens[i].Token))
-		text.WriteString(o.pieces[i])
+		e.TokenIDs = append(e.TokenIDs, int64(token.Token))
+		whole.WriteString(piece.Text)
+		e.Bytes = append(e.Bytes, piece.Bytes...)
+		if token.Probs != nil {
+			e.Probs = append(e.Probs, schemas.ProbsOf(token.Probs))
+		}
 	}
-	e.Text = text.String()
+	e.Text = whole.String()
 	return e
+}
+
+// probsBytes is at least what they take on the wire.
+func probsBytes(p *scheduler.Probs) int {
+	if p == nil {
+		return 0
+	}
+	return 64 + 16*len(p.Top)
 }
 
 // rewind goes back to what the server has confirmed.

@@ -8,8 +8,11 @@ import (
 	"strings"
 	"time"
 
+	"github.com/meshnet/node/internal/text"
 	"github.com/meshnet/node/llama"
+	"github.com/meshnet/node/sampling"
 	"github.com/meshnet/node/scheduler"
+	"github.com/meshnet/node/schemas"
 )
 
 // generateCommand continues one prompt, without a bus.
@@ -41,8 +44,9 @@ type generation struct {
 	env    *environment
 	model  *llama.Model
 	sched  *scheduler.Scheduler
-	stream *llama.TextStream
+	stream *text.Stream
 	text   strings.Builder
+	probs  []schemas.TokenProbs
 	loaded time.Duration
 }
 
@@ -72,7 +76,7 @@ func (c *generateCommand) Run(env *environment) error {
 		return err
 	}
 	defer sched.Close()
-	g := &generation{cmd: c, env: env, model: model, sched: sched, stream: model.NewTextStream(), loaded: time.Since(began)}
+	g := &generation{cmd: c, env: env, model: model, sched: sched, stream: text.New(c.textOptions(model)), loaded: time.Since(began)}
 	return g.run(engine, prompt)
 }
 
@@ -148,6 +152,9 @@ func (g *generation) run(engine *llama.Engine, prompt string) error {
 
 func (g *generation) request(facts scheduler.Facts, prompt string) (scheduler.Request, error) {
 	req := scheduler.Request{Tenant: "local", Session: "generate", Turn: 1, Sampling: g.cmd.sampling()}
+	if out := sampling.CheckStops(g.cmd.Stop); out != nil {
+		return req, &exitError{exitRejected, out}
+	}
 	var err error
 	if len(g.cmd.Tokens) > 0 {
 		req.Prompt, err = scheduler.ParseTokens("tokens", g.cmd.Tokens, facts.VocabTokens)
@@ -161,7 +168,18 @@ func (g *generation) request(facts scheduler.Facts, prompt string) (scheduler.Re
 	if g.cmd.MaxTokens != nil {
 		req.MaxNewTokens = *g.cmd.MaxTokens
 	}
+	if len(g.cmd.Stop) > 0 {
+		said := text.New(g.cmd.textOptions(g.model))
+		req.Stop = func(token scheduler.Token) bool {
+			chunk, err := said.Next(token)
+			return err == nil && chunk.Stopped
+		}
+	}
 	return req, nil
+}
+
+func (c *generateCommand) textOptions(model *llama.Model) text.Options {
+	return text.Options{Piece: model.AppendText, Stops: c.Stop, Least: c.MinTokens}
 }
 
 func rejected(d scheduler.Decision) error {
@@ -171,16 +189,19 @@ func rejected(d scheduler.Decision) error {
 // tokens prints what a tick yielded, as soon as it is whole text.
 func (g *generation) tokens(tokens []scheduler.NewToken) error {
 	for _, t := range tokens {
+		if t.Probs != nil {
+			g.probs = append(g.probs, schemas.ProbsOf(t.Probs))
+		}
 		if t.EOG {
 			continue
 		}
-		text, err := g.stream.Next(t.Token)
+		chunk, err := g.stream.Next(t.Token)
 		if err != nil {
 			return err
 		}
-		g.text.WriteString(text)
+		g.text.WriteString(chunk.Text)
 		if !g.cmd.JSON {
-			if err := g.print(text); err != nil {
+			if err := g.print(chunk.Text); err != nil {
 				return err
 			}
 		}
@@ -197,7 +218,7 @@ func (g *generation) print(text string) error {
 
 // finish prints the end of the text and how the turn ended.
 func (g *generation) finish(req scheduler.Request, end scheduler.Ending) error {
-	tail := g.stream.Flush()
+	tail := g.stream.Flush().Text
 	g.text.WriteString(tail)
 	var err error
 	if g.cmd.JSON {
@@ -231,16 +252,17 @@ func (g *generation) summary(req scheduler.Request, end scheduler.Ending) {
 
 // generateDocument is what --json prints.
 type generateDocument struct {
-	SchemaVersion int               `json:"schema_version"`
-	Model         string            `json:"model"`
-	Reason        string            `json:"reason"`
-	Finish        string            `json:"finish,omitempty"`
-	Detail        string            `json:"detail,omitempty"`
-	Text          string            `json:"text"`
-	TokenIDs      []scheduler.Token `json:"token_ids"`
-	Seed          *uint64           `json:"seed,omitempty"` // of a sampled turn
-	Usage         generateUsage     `json:"usage"`
-	Timings       generateTimings   `json:"timings"`
+	SchemaVersion int                  `json:"schema_version"`
+	Model         string               `json:"model"`
+	Reason        string               `json:"reason"`
+	Finish        string               `json:"finish,omitempty"`
+	Detail        string               `json:"detail,omitempty"`
+	Text          string               `json:"text"`
+	TokenIDs      []scheduler.Token    `json:"token_ids"`
+	Probs         []schemas.TokenProbs `json:"logprobs,omitempty"`
+	Seed          *uint64              `json:"seed,omitempty"` // of a sampled turn
+	Usage         generateUsage        `json:"usage"`
+	Timings       generateTimings      `json:"timings"`
 }
 
 type generateUsage struct {
@@ -270,7 +292,7 @@ func milliseconds(d time.Duration) float64 {
 func (g *generation) document(req scheduler.Request, end scheduler.Ending) generateDocument {
 	doc := generateDocument{
 		SchemaVersion: 1, Model: g.model.Facts().Name, Reason: string(end.Reason), Finish: string(end.Finish), Detail: end.Detail,
-		Text: g.text.String(), TokenIDs: end.Tokens,
+		Text: g.text.String(), TokenIDs: end.Tokens, Probs: g.probs,
 		Usage:   generateUsage{PromptTokens: end.Usage.Prompt, NewTokens: end.Usage.New},
 		Timings: newGenerateTimings(g.loaded, end),
 	}
