@@ -3,6 +3,8 @@
 // It chooses no token, and imports nothing of ours, so that packages that may not know each other can agree by it.
 package sampling
 
+//go:generate go run ./internal/docgen ../docs/options.md
+
 import (
 	"fmt"
 	"math"
@@ -37,7 +39,7 @@ type Params struct {
 	DRYBase          float64
 	DRYAllowedLength int
 	DRYPenaltyLastN  int
-	DRYBreakers      []string // texts at which a repetition begins anew
+	DRYBreakers      []string // texts at which a repetition begins anew; a token's leading space is no part of its text there
 
 	XTCProbability float64
 	XTCThreshold   float64

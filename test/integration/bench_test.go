@@ -88,8 +88,8 @@ func benchMesh(b *testing.B) *client.Client {
 	service, err := worker.New(worker.Config{
 		URL: server.ClientURL(), Node: schemas.Must(schemas.ParseNode("bench")), Model: schemas.Must(schemas.ParseModel(models.StoryName)),
 		Engine: benchEngine(b),
-		Text: worker.Text{Tokenize: story.TokenizeWithin, Piece: story.AppendText},
-		Log: slog.New(slog.DiscardHandler),
+		Text:   worker.Text{Tokenize: story.TokenizeWithin, Piece: story.AppendText},
+		Log:    slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		b.Fatal(err)
