@@ -71,7 +71,8 @@ func (f *samplingFlags) params() scheduler.Sampling {
 func greedyFlags() samplingFlags {
 	p := sampling.Default()
 	return samplingFlags{Temperature: p.Temperature, TopK: p.TopK, TopP: p.TopP, MinP: p.MinP, TypicalP: p.TypicalP,
-		RepeatPenalty: p.RepeatPenalty, PenaltyLastN: p.PenaltyLastN, DRYBase: p.DRYBase, DRYAllowedLength: p.DRYAllowedLength}
+		RepeatPenalty: p.RepeatPenalty, PenaltyLastN: p.PenaltyLastN, DRYBase: p.DRYBase, DRYAllowedLength: p.DRYAllowedLength,
+		DRYPenaltyLastN: p.DRYPenaltyLastN, XTCThreshold: p.XTCThreshold}
 }
 
 // sampling is for a turn of this process: without --seed it draws one.
