@@ -20,13 +20,6 @@ func spoil[T any](t *testing.T, name, field string, encode func(*T) ([]byte, err
 
 // Values that other servers took for something else: llama.cpp#12178, vllm#26797, sglang#28153, llama.cpp#9933, llama.cpp#15812.
 func TestRequestOutOfRangeIsRefusedWithItsField(t *testing.T) {
-	sampling := func(change func(*schemas.Sampling)) func(*schemas.Request) {
-		return func(r *schemas.Request) {
-			s := schemas.DefaultSampling()
-			change(&s)
-			r.Sampling = &s
-		}
-	}
 	tokens := func(ids ...int64) func(*schemas.Request) {
 		return func(r *schemas.Request) { r.Prompt, r.TokenIDs = nil, ids }
 	}
@@ -63,6 +56,23 @@ func TestRequestOutOfRangeIsRefusedWithItsField(t *testing.T) {
 		{"heartbeat 1 ms", "heartbeat_ms", func(r *schemas.Request) { r.HeartbeatMS = 1 }},
 		{"no tenant", "tenant", func(r *schemas.Request) { r.Tenant = schemas.Tenant{} }},
 		{"no nonce", "nonce", func(r *schemas.Request) { r.Nonce = schemas.Nonce{} }},
+	} {
+		spoil(t, c.name, c.field, schemas.Encode[schemas.Request], textRequest(), c.change)
+	}
+}
+
+func TestSamplingOutOfRangeIsRefusedWithItsField(t *testing.T) {
+	sampling := func(change func(*schemas.Sampling)) func(*schemas.Request) {
+		return func(r *schemas.Request) {
+			s := schemas.DefaultSampling()
+			change(&s)
+			r.Sampling = &s
+		}
+	}
+	for _, c := range []struct {
+		name, field string
+		change      func(*schemas.Request)
+	}{
 		{"temperature NaN", "sampling.temperature", sampling(func(s *schemas.Sampling) { s.Temperature = math.NaN() })},
 		{"temperature +Inf", "sampling.temperature", sampling(func(s *schemas.Sampling) { s.Temperature = math.Inf(1) })},
 		{"temperature -1", "sampling.temperature", sampling(func(s *schemas.Sampling) { s.Temperature = -1 })},

@@ -166,7 +166,8 @@ func undisturbed(t testing.TB, r *schemas.Request) []int64 {
 	}
 	defer sched.Close()
 	prompt, _ := tokenize(1000, *r.Prompt, false)
-	d := sched.Submit(scheduler.Request{Tenant: "a", Session: "b", Turn: 1, Prompt: prompt, MaxNewTokens: r.MaxNewTokens, Sampling: scheduler.DefaultSampling()})
+	sampling := r.EffectiveSampling()
+	d := sched.Submit(scheduler.Request{Tenant: "a", Session: "b", Turn: 1, Prompt: prompt, MaxNewTokens: r.MaxNewTokens, Sampling: sampling.Params()})
 	if d.Rejected() {
 		t.Fatal(d)
 	}
