@@ -178,6 +178,17 @@ func TestTheEndIsNotChosenBeforeTheLeastTokens(t *testing.T) {
 	}
 }
 
+func TestIndicesCountFromTheFirst(t *testing.T) {
+	d := newDrawer(t)
+	for seed := range uint64(50) {
+		whole, rest := warm(seed), warm(seed)
+		rest.FirstIndex = 7
+		if a, b := d.draw(whole, 12).Token, d.draw(rest, 5).Token; a != b {
+			t.Errorf("seed %d: token %d at index 12, %d at 7 + 5", seed, a, b)
+		}
+	}
+}
+
 func TestLogProbabilitiesAreTheModels(t *testing.T) {
 	f := newFixed(t)
 	plain := greedy()

@@ -136,6 +136,7 @@ typedef struct mn_sampling {
     float    dry_multiplier, dry_base, xtc_probability, xtc_threshold;
     int32_t  top_k, penalty_last_n, dry_allowed_length, dry_penalty_last_n;
     int32_t  min_new;  // end-of-generation tokens are masked at a lower index
+    int32_t  first;    // added to the index of each token
     int32_t  n_probs;  // at most MN_MAX_PROBS
     uint64_t seed;
     bool     ignore_eog;

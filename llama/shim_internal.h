@@ -26,6 +26,7 @@ struct mn_sampler {
     bool                          open = false;
     llama_sampler *               chain = nullptr;
     std::vector<llama_token>      masked;       // never chosen
+    int32_t                       first = 0;    // added to the index of each token
     int32_t                       min_new = 0;  // end-of-generation tokens are masked at a lower index
     std::vector<llama_logit_bias> bias;
     int32_t                       n_probs = 0;

@@ -393,7 +393,7 @@ void mn_choose(mn_engine * e, int32_t slot, float * logits, int32_t index, int32
     out->status = MN_ROW_NO_CHOICE;
     mn_guard(nullptr, "sampling", false, [&] {
         if (e->samplers[slot].open) {
-            choose(e, e->samplers[slot], logits, index, forced, out);
+            choose(e, e->samplers[slot], logits, e->samplers[slot].first + index, forced, out);
         }
         return true;
     });
@@ -407,6 +407,7 @@ bool mn_sampler_open(mn_engine * e, int32_t slot, const mn_sampling * sampling, 
         s.reset();
         s.open    = true;
         s.masked  = e->model->suppressed;
+        s.first   = sampling->first;
         s.min_new = sampling->min_new;
         s.n_probs = std::min<int32_t>(sampling->n_probs, MN_MAX_PROBS);
         for (int32_t i = 0; i < n_biased; ++i) {

@@ -37,6 +37,7 @@ func (e *Engine) Open(slot int, s scheduler.Sampling, history []scheduler.Token)
 		penalty_last_n:     C.int32_t(s.PenaltyLastN),
 		dry_allowed_length: C.int32_t(s.DRYAllowedLength),
 		dry_penalty_last_n: C.int32_t(s.DRYPenaltyLastN),
+		first:              C.int32_t(s.FirstIndex),
 		min_new:            C.int32_t(s.MinNewTokens),
 		n_probs:            C.int32_t(s.Probs),
 		seed:               C.uint64_t(s.Seed),

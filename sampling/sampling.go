@@ -49,7 +49,8 @@ type Params struct {
 
 	Seed         uint64 // every draw is a function of (Seed, token index, purpose)
 	IgnoreEOG    bool   // end-of-generation tokens are never chosen
-	MinNewTokens int    // end-of-generation tokens are not chosen at a lower index; checked where max_new_tokens is
+	MinNewTokens int    // end-of-generation tokens are not chosen at a lower index
+	FirstIndex   int    // how many tokens of the turn the prompt holds: indices count from here
 }
 
 // Bias is added to the logit of a token. Minus infinity bans it.
@@ -102,7 +103,7 @@ func outOf(field string, value any, limit string, args ...any) *Error {
 }
 
 // Validate says which option is out of its range. The error is an *Error. NaN is out of every range. Whether the model has the
-// tokens of LogitBias, and MinNewTokens, are for whoever knows the model and the request.
+// tokens of LogitBias, MinNewTokens and FirstIndex are for whoever knows the model and the request.
 func (p Params) Validate() error {
 	for i, value := range p.values() {
 		if n := &numbers[i]; !n.Holds(value) {

@@ -32,8 +32,12 @@ func (r *Request) validateSampling(vocab int) error {
 			return tokenError("logit_bias", i, int64(b.Token), vocab)
 		}
 	}
-	if least := r.Sampling.MinNewTokens; !(least >= 0 && least <= r.MaxNewTokens) {
-		return fieldError("min_new_tokens", least, "in [0, max_new_tokens (%d)]", r.MaxNewTokens)
+	first := r.Sampling.FirstIndex
+	if !(first >= 0 && first <= MaxNewTokensLimit) {
+		return fieldError("first_index", first, "in [0, %d]", MaxNewTokensLimit)
+	}
+	if least := r.Sampling.MinNewTokens; !(least >= 0 && least <= first+r.MaxNewTokens) {
+		return fieldError("min_new_tokens", least, "in [0, max_new_tokens (%d)]", first+r.MaxNewTokens)
 	}
 	return nil
 }

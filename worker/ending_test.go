@@ -134,31 +134,35 @@ func TestNothingEndsATurnBeforeItsLeastTokensNotEvenATakeover(t *testing.T) {
 }
 
 func TestASampledTurnHasTheSameTokensOverATakeover(t *testing.T) {
-	m := newMesh(t)
-	gate := goengine.NewGate(goengine.OpDecode)
-	first := m.start("n1", gated(gate))
-	defer gate.Open()
-	req := request("s1", 1, 30)
-	greedy := undisturbed(t, req)
 	seed := uint64(7)
 	sampling := schemas.DefaultSampling()
 	sampling.Temperature, sampling.TopK, sampling.TypicalP, sampling.TopP, sampling.MinP, sampling.Seed = 1, 100, 0.98, 0.95, 0.001, &seed
 	sampling.RepeatPenalty, sampling.PresencePenalty, sampling.FrequencyPenalty = 1.2, 0.1, 0.1
 	sampling.DRYMultiplier, sampling.DRYAllowedLength, sampling.XTCProbability, sampling.XTCThreshold = 0.8, 1, 0.5, 0.01
 	sampling.LogitBias = []schemas.TokenBias{{TokenID: 5, Bias: 1}, {TokenID: 6, Bias: math.Inf(-1)}}
-	req.Sampling = &sampling
-	if slices.Equal(undisturbed(t, req), greedy) {
-		t.Fatal("the samplers change nothing: the test shows nothing")
-	}
-	r := m.read(req.ID())
-	m.submit(req, schemas.AnyLane)
-	m.step(gate, 5)
-	r.untilTokens(6)
-	first.Abort()
-	gate.Open()
-	m.start("n2")
-	if final := r.whole(req); final.Attempt != 2 {
-		t.Errorf("attempt %d, want 2", final.Attempt)
+	for name, replayMax := range map[string]int{"replayed": 512, "prefilled": 1} {
+		t.Run(name, func(t *testing.T) {
+			m := newMesh(t)
+			gate := goengine.NewGate(goengine.OpDecode)
+			first := m.start("n1", gated(gate))
+			defer gate.Open()
+			req := request("s1", 1, 30)
+			greedy := undisturbed(t, req)
+			req.Sampling = &sampling
+			if slices.Equal(undisturbed(t, req), greedy) {
+				t.Fatal("the samplers change nothing: the test shows nothing")
+			}
+			r := m.read(req.ID())
+			m.submit(req, schemas.AnyLane)
+			m.step(gate, 5)
+			r.untilTokens(6)
+			first.Abort()
+			gate.Open()
+			m.start("n2", func(c *worker.Config, _ *goengine.Config) { c.ReplayMax = replayMax })
+			if final := r.whole(req); final.Attempt != 2 {
+				t.Errorf("attempt %d, want 2", final.Attempt)
+			}
+		})
 	}
 }
 

@@ -65,7 +65,7 @@ func (p *plan) goOn(found []scheduler.Token, most int, exact bool) {
 		p.prefilled = len(found) - 1
 		p.prompt = slices.Concat(p.prompt, found[:p.prefilled])
 		p.replay = found[p.prefilled:]
-		p.sampling.MinNewTokens = max(0, p.sampling.MinNewTokens-p.prefilled)
+		p.sampling.FirstIndex = p.prefilled
 	}
 }
 

@@ -124,7 +124,7 @@ func (e *Engine) choose(s *slot, row []float32, index int, forced scheduler.Toke
 	}
 	if forced == scheduler.NoToken {
 		find := e.findProbs(s, row)
-		token, ok := e.sample(s, row, index)
+		token, ok := e.sample(s, row, s.sampler.FirstIndex+index)
 		if !ok {
 			return failed(scheduler.CauseSampler, "no token can be chosen at position %d", s.n-1)
 		}
