@@ -1,6 +1,7 @@
 package llama_test
 
 import (
+	"fmt"
 	"math"
 	"slices"
 	"strings"
@@ -138,6 +139,27 @@ func TestDRYPenaltyIsMultiplierTimesAPowerOfTheBase(t *testing.T) {
 			})
 			if got := f.draw(s, 0, test.history...).Token; got != test.want {
 				t.Errorf("%s: token %d, want %d", name, got, test.want)
+			}
+		}
+	}
+}
+
+// More sets of breakers than an engine keeps, and each of them again.
+func TestBreakersAreThoseOfTheTurnHoweverManyOthersThereWere(t *testing.T) {
+	f := newFixed(t)
+	best, second := f.tokens[0], f.tokens[1]
+	history := []scheduler.Token{f.tokens[2], f.tokens[3], best, 300, f.tokens[2], f.tokens[3]}
+	piece, err := f.model.Piece(f.tokens[3], false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for round := range 2 {
+		for i := range 20 {
+			for breaker, want := range map[string]scheduler.Token{fmt.Sprint("never ", i): second, strings.TrimSpace(string(piece)): best} {
+				s := f.sampling(func(s *scheduler.Sampling) { s.Temperature, s.DRYMultiplier, s.DRYBreakers = 0, 1, []string{breaker} })
+				if got := f.draw(s, 0, history...).Token; got != want {
+					t.Errorf("round %d, breaker %q: token %d, want %d", round, breaker, got, want)
+				}
 			}
 		}
 	}

@@ -239,12 +239,13 @@ llama_sampler * new_dry(mn_engine * e, const mn_sampling * s, const char * break
     for (int32_t at = 0; at < n_breakers; at += (int32_t) strlen(breakers + at) + 1) {
         list.push_back(breakers + at);
     }
+    std::unique_ptr<llama_sampler, mn_sampler_free> made(
+        llama_sampler_init_dry(e->model->vocab, s->dry_multiplier, s->dry_base, s->dry_allowed_length, s->dry_penalty_last_n,
+                               list.data(), list.size()));
     if (e->dry.size() == most_dry) {
         e->dry.erase(e->dry.begin());
     }
-    e->dry.push_back({ key, {} });
-    e->dry.back().sampler.reset(llama_sampler_init_dry(e->model->vocab, s->dry_multiplier, s->dry_base, s->dry_allowed_length,
-                                                       s->dry_penalty_last_n, list.data(), list.size()));
+    e->dry.push_back({ std::move(key), std::move(made) });
     return llama_sampler_clone(e->dry.back().sampler.get());
 }
 
