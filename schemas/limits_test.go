@@ -1,11 +1,8 @@
 package schemas_test
 
 import (
-	"encoding/json"
 	"fmt"
 	"math/bits"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 

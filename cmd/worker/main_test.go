@@ -172,7 +172,7 @@ func TestAZeroThatMeansNothingIsRefusedAndNotTakenForTheDefault(t *testing.T) {
 
 func TestADrainTimeoutOfZeroIsNone(t *testing.T) {
 	c := runCommand{
-		natsFlags: natsFlags{SubjectPrefix: "mesh.v1"}, Node: "n1", MaxActive: 1, Replicas: 1, TenantQuota: 1, ReplayMax: 1, AckWait: time.Second,
+		natsFlags: natsFlags{SubjectPrefix: "mesh.v1"}, Node: "n1", MaxActive: 1, Replicas: 1, TenantQuota: 1, ReplayMax: 1, AckWait: time.Second, kvFlags: kvFlags{KVSpillBudget: 1},
 	}
 	cfg, err := c.config(newEnvironment(t.Context(), strings.NewReader(""), io.Discard, io.Discard))
 	if err != nil || cfg.DrainTimeout >= 0 {
