@@ -29,7 +29,10 @@ type Request struct {
 	Grammar    string // in llama.cpp's GBNF: the text is one of its texts
 
 	MaxNewTokens int               // at least 1
+	MinNewTokens int               // neither the model nor a stop string ends the turn before; at most MaxNewTokens
 	Sampling     *schemas.Sampling // nil is schemas.DefaultSampling
+	Stop         []string          // at most 16 texts of 1 to 256 bytes: the first to come ends the turn, and is no part of its text
+	Raw          bool              // Text events and the Result have Bytes, too
 
 	Keep       bool   // keep the session's KV hot after this turn
 	RequireHot bool   // end cache-miss rather than prefill it all
@@ -47,7 +50,8 @@ type Request struct {
 func (r *Request) wire() (*schemas.Request, error) {
 	w := &schemas.Request{
 		Turn: schemas.Turn(r.Turn), Epoch: r.Epoch, TokenIDs: r.TokenIDs, Messages: r.Messages, Tools: r.Tools, JSONSchema: r.JSONSchema, Grammar: r.Grammar, Special: r.Special,
-		MaxNewTokens: r.MaxNewTokens, Sampling: r.Sampling, Keep: r.Keep, RequireHot: r.RequireHot, Priority: r.Priority,
+		MaxNewTokens: r.MaxNewTokens, MinNewTokens: r.MinNewTokens, Sampling: r.Sampling, Stop: r.Stop, Raw: r.Raw,
+		Keep: r.Keep, RequireHot: r.RequireHot, Priority: r.Priority,
 		Nonce: schemas.Must(schemas.ParseNonce(rand.Text())),
 	}
 	id, err := turnID(r.Tenant, r.Session, r.Turn)

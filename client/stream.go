@@ -149,7 +149,7 @@ func (s *Stream) Wait() (*Result, error) {
 	var err error
 	for _, err = range s.Events() {
 	}
-	r := &Result{Text: s.fold.Text(), TokenIDs: s.fold.Tokens()}
+	r := &Result{Text: s.fold.Text(), TokenIDs: s.fold.Tokens(), Bytes: s.fold.Bytes(), Probs: s.fold.Probs()}
 	if final := s.fold.Final(); final != nil {
 		r.Final = *final
 	}
@@ -169,10 +169,10 @@ func (s *Stream) emit() {
 	}
 	delta := s.fold.Take()
 	if delta.Reset {
-		s.out = append(s.out, Reset{delta.Index, delta.TextBytes})
+		s.out = append(s.out, Reset{delta.Index, delta.TextBytes, delta.RawBytes})
 	}
 	if len(delta.TokenIDs) > 0 {
-		s.out = append(s.out, Text{delta.Index, delta.TokenIDs, delta.Text})
+		s.out = append(s.out, Text{delta.Index, delta.TokenIDs, delta.Text, delta.Bytes, delta.Probs})
 	}
 }
 

@@ -34,6 +34,26 @@ func TestStreamYieldsWhatTheWorkerSays(t *testing.T) {
 	}
 }
 
+func TestBytesAndLogProbabilitiesReachTheReaderWithTheirTokens(t *testing.T) {
+	b := newBed(t)
+	b.work(t, func(r *schemas.Request, _ schemas.Lane) {
+		if !r.Raw || r.MinNewTokens != 2 || fmt.Sprint(r.Stop) != "[x yz]" {
+			t.Errorf("request %+v", r)
+		}
+		first, second := tokens(1, 0, "a", 7), tokens(1, 1, "é", 8)
+		first.Bytes, second.Bytes = []byte("a\xc3"), []byte("\xa9")
+		first.Probs = []schemas.TokenProbs{{LogProb: -1, TopIDs: []int64{7}, TopProbs: []float64{-1}}}
+		second.Probs = []schemas.TokenProbs{{LogProb: -2, TopIDs: []int64{9}, TopProbs: []float64{-0.5}}}
+		b.tell(t, r.ID(), started(1, 0), first, second, completed(1, 2))
+	})
+	req := request()
+	req.Raw, req.MinNewTokens, req.Stop = true, 2, []string{"x", "yz"}
+	r, err := generate(t, b.connect(t), req).Wait()
+	if err != nil || r.Text != "aé" || string(r.Bytes) != "aé" || len(r.Probs) != 2 || r.Probs[1].LogProb != -2 || r.Probs[1].TopIDs[0] != 9 {
+		t.Errorf("%+v, %v", r, err)
+	}
+}
+
 func TestEventsComeInOrderAndTheFinalLast(t *testing.T) {
 	b := newBed(t)
 	s := generate(t, b.connect(t), request())

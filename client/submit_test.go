@@ -57,12 +57,19 @@ func TestInvalidRequestIsRefusedAtTheClient(t *testing.T) {
 		"prompt":         func(r *client.Request) { r.Prompt = "" },
 		"adapter":        func(r *client.Request) { r.Adapter = "a bard" },
 		"max_new_tokens": func(r *client.Request) { r.MaxNewTokens = -1 },
-		"token_ids[1]":   func(r *client.Request) { r.Prompt, r.TokenIDs = "", []int64{1, 5279552648203111001} },
-		"deadline_ms":    func(r *client.Request) { r.Deadline = 2 * time.Hour },
-		"deadline":       func(r *client.Request) { r.Deadline = time.Microsecond },
-		"heartbeat":      func(r *client.Request) { r.Heartbeat = -time.Second },
-		"heartbeat_ms":   func(r *client.Request) { r.Heartbeat = time.Millisecond },
-		"node":           func(r *client.Request) { r.HotNode = "a.b" },
+		"min_new_tokens": func(r *client.Request) { r.MinNewTokens = r.MaxNewTokens + 1 },
+		"stop[0]":        func(r *client.Request) { r.Stop = []string{""} },
+		"sampling.typical_p": func(r *client.Request) {
+			s := schemas.DefaultSampling()
+			s.TypicalP = 0
+			r.Sampling = &s
+		},
+		"token_ids[1]": func(r *client.Request) { r.Prompt, r.TokenIDs = "", []int64{1, 5279552648203111001} },
+		"deadline_ms":  func(r *client.Request) { r.Deadline = 2 * time.Hour },
+		"deadline":     func(r *client.Request) { r.Deadline = time.Microsecond },
+		"heartbeat":    func(r *client.Request) { r.Heartbeat = -time.Second },
+		"heartbeat_ms": func(r *client.Request) { r.Heartbeat = time.Millisecond },
+		"node":         func(r *client.Request) { r.HotNode = "a.b" },
 	} {
 		r := request()
 		change(&r)

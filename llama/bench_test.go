@@ -2,6 +2,8 @@ package llama_test
 
 import (
 	"slices"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -48,6 +50,25 @@ func benchmarkDecode(b *testing.B, sessions int) {
 }
 
 // BenchmarkSaveRestore512 times what a hot session of 512 tokens costs, without its first token.
+// BenchmarkOpenDRY opens a slot with DRY: making looks for 16 breakers in the vocabulary, copying has found them before.
+func BenchmarkOpenDRY(b *testing.B) {
+	r := newRig(b, story(b), llama.Options{Slots: 1, ContextTokens: 256, Threads: 1})
+	for _, name := range []string{"make", "copy"} {
+		b.Run(name, func(b *testing.B) {
+			s := greedy()
+			s.DRYMultiplier, s.DRYBreakers = 1, strings.Split("abcdefghijklmnop", "")
+			for i := range b.N {
+				if name == "make" {
+					s.DRYBreakers[0] = strconv.Itoa(i)
+				}
+				if err := r.Open(0, s, nil); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
 func BenchmarkSaveRestore512(b *testing.B) {
 	const tokens = 512
 	r := newRig(b, story(b), llama.Options{Slots: 2, ContextTokens: 2 * tokens})

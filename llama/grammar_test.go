@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	texts "github.com/meshnet/node/internal/text"
 	"github.com/meshnet/node/llama"
 	"github.com/meshnet/node/scheduler"
 )
@@ -32,23 +33,23 @@ func (r *rig) bound(slot int, grammar string, s scheduler.Sampling, prompt []sch
 }
 
 // say generates until a token ends the text, at most n tokens, and returns the text without it.
-func (r *rig) say(s *session, n int) (text string, ended bool) {
+func (r *rig) say(s *session, n int) (said string, ended bool) {
 	r.t.Helper()
 	for len(s.out) < n && !r.model.IsEOG(s.newest) {
 		r.steps(1, s)
 	}
-	stream := r.model.NewTextStream()
+	stream := texts.New(texts.Options{Piece: r.model.AppendText})
 	for _, token := range s.out {
 		if r.model.IsEOG(token) {
-			return text + stream.Flush(), true
+			return said + stream.Flush().Text, true
 		}
 		piece, err := stream.Next(token)
 		if err != nil {
 			r.t.Fatal(err)
 		}
-		text += piece
+		said += piece.Text
 	}
-	return text + stream.Flush(), false
+	return said + stream.Flush().Text, false
 }
 
 const pairs = `root ::= "(" [a-f]{1,8} ("," [0-9]{1,3})* ")"`
@@ -164,10 +165,10 @@ func TestATurnGoesOnWithinItsGrammarAfterAReplayAndAfterAPrefill(t *testing.T) {
 	s = &session{slot: 0, kept: len(begun)}
 	s.take(t, r.prefill(0, 0, begun, true, noToken))
 	rest, _ := r.say(s, 60)
-	stream, head := m.NewTextStream(), ""
+	stream, head := texts.New(texts.Options{Piece: m.AppendText}), ""
 	for _, token := range first.out[:known] {
 		piece, _ := stream.Next(token)
-		head += piece
+		head += piece.Text
 	}
 	if whole := head + rest; !isPairs.MatchString(whole) {
 		t.Errorf("after a prefill %q", whole)

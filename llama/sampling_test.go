@@ -191,9 +191,9 @@ func newDrawer(t *testing.T) *drawer {
 	return d
 }
 
-func (d *drawer) draw(sampling scheduler.Sampling, index int) scheduler.Result {
+func (d *drawer) draw(sampling scheduler.Sampling, index int, history ...scheduler.Token) scheduler.Result {
 	d.t.Helper()
-	if err := d.Open(0, sampling, nil); err != nil {
+	if err := d.Open(0, sampling, history); err != nil {
 		d.t.Fatal(err)
 	}
 	const input = 261

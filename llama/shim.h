@@ -173,6 +173,7 @@ typedef struct mn_result {
     bool     eog;
     float    gap;
     uint64_t hash;
+    bool     probs;  // mn_slot_probs has those of token
 } mn_result;
 
 // One decode call. Rows are in ascending slot order. On MN_OK results holds one entry a row. Otherwise every slot is
@@ -187,18 +188,37 @@ int mn_prefill(mn_engine * engine, int32_t slot, int32_t pos, const int32_t * to
 // ---- sampling ----------------------------------------------------------------------------------
 
 typedef struct mn_sampling {
-    float    temperature, top_p, min_p, repeat_penalty, presence_penalty, frequency_penalty;
-    int32_t  top_k, penalty_last_n;
+    float    temperature, top_p, min_p, typical_p, repeat_penalty, presence_penalty, frequency_penalty;
+    float    dry_multiplier, dry_base, xtc_probability, xtc_threshold;
+    int32_t  top_k, penalty_last_n, dry_allowed_length, dry_penalty_last_n;
+    int32_t  min_new;  // end-of-generation tokens are masked at a lower index
+    int32_t  first;    // added to the index of each token
+    int32_t  n_probs;  // at most MN_MAX_PROBS
     uint64_t seed;
     bool     ignore_eog;
 } mn_sampling;
 
-// Attaches a sampler to a slot, in place of an older one; history is accepted by samplers with a memory.
-bool mn_sampler_open(mn_engine * engine, int32_t slot, const mn_sampling * sampling, const int32_t * history,
-                     int32_t n_history, mn_error * err);
+// Attaches a sampler to a slot, in place of an older one; history is accepted by samplers with a memory. biases are those
+// of biased, whose tokens are in the vocabulary. breakers are n_breakers bytes of text, a NUL after each.
+bool mn_sampler_open(mn_engine * engine, int32_t slot, const mn_sampling * sampling, const int32_t * history, int32_t n_history,
+                     const int32_t * biased, const float * biases, int32_t n_biased, const char * breakers, int32_t n_breakers,
+                     mn_error * err);
 void mn_sampler_close(mn_engine * engine, int32_t slot);
 // Lets a grammar (a handle of grammar.go, which is the sampler's from now on) say which tokens may follow in an open slot.
 void mn_sampler_constrain(mn_engine * engine, int32_t slot, uintptr_t grammar);
+
+enum { MN_MAX_PROBS = 20 };
+
+// Log-probabilities by the model's own logits, before anything was done to them.
+typedef struct mn_probs {
+    float   chosen;
+    int32_t n;
+    int32_t tokens[MN_MAX_PROBS];  // likeliest first
+    float   logprobs[MN_MAX_PROBS];
+} mn_probs;
+
+// Those of the slot's newest token, where its result has probs set.
+void mn_slot_probs(const mn_engine * engine, int32_t slot, mn_probs * out);
 
 // ---- slots -------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <exception>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -22,13 +23,27 @@ struct mn_model {
 
 // How the next token of one slot is chosen. A greedy slot without penalties has no chain.
 struct mn_sampler {
-    bool                     open = false;
-    llama_sampler *          chain = nullptr;
-    std::vector<llama_token> masked;  // never chosen
-    uint64_t                 seed = 0;
-    uintptr_t                grammar = 0;  // 0 is none
+    bool                          open = false;
+    llama_sampler *               chain = nullptr;
+    std::vector<llama_token>      masked;       // never chosen
+    int32_t                       first = 0;    // added to the index of each token
+    int32_t                       min_new = 0;  // end-of-generation tokens are masked at a lower index
+    std::vector<llama_logit_bias> bias;
+    int32_t                       n_probs = 0;
+    mn_probs                      probs{};  // of the newest token
+    uintptr_t                     grammar = 0;  // 0 is none
 
     void reset();
+};
+
+struct mn_sampler_free {
+    void operator()(llama_sampler * s) const { llama_sampler_free(s); }
+};
+
+// A DRY sampler that has seen nothing. Making one takes a pass over the vocabulary for each breaker, copying it does not.
+struct mn_dry {
+    std::string                                     key;  // its parameters
+    std::unique_ptr<llama_sampler, mn_sampler_free> sampler;
 };
 
 struct mn_engine {
@@ -42,6 +57,9 @@ struct mn_engine {
     llama_batch                   batch{};
     std::vector<mn_sampler>       samplers;    // one a slot
     std::vector<llama_token_data> candidates;  // reused by every draw
+    int32_t                       index = 0;   // of the token that is being chosen
+    std::vector<float>            untouched;   // reused: a row as the model gave it
+    std::vector<mn_dry>           dry;         // the newest ones
     std::vector<uint8_t>          transfer;    // reused by every move
     std::atomic<bool>             interrupted{false};
 };

@@ -47,7 +47,7 @@ void fail_rows(mn_engine * e, const mn_row * rows, int32_t n_rows, mn_result * r
 }  // namespace
 
 int mn_decode(mn_engine * e, const mn_row * rows, int32_t n_rows, mn_result * results) {
-    std::fill_n(results, n_rows, mn_result{ MN_ROW_NONE, -1, false, 0.0f, 0 });
+    std::fill_n(results, n_rows, mn_result{ MN_ROW_NONE, -1, false, 0.0f, 0, false });
     e->batch.n_tokens = 0;
     for (int32_t i = 0; i < n_rows; ++i) {
         // A padding row asks for logits too: rows without them change the shape of the last layer.
@@ -77,7 +77,7 @@ int mn_decode(mn_engine * e, const mn_row * rows, int32_t n_rows, mn_result * re
 
 int mn_prefill(mn_engine * e, int32_t slot, int32_t pos, const int32_t * tokens, int32_t n, bool want, int32_t forced,
                mn_result * result) {
-    *result = mn_result{ MN_ROW_NONE, -1, false, 0.0f, 0 };
+    *result = mn_result{ MN_ROW_NONE, -1, false, 0.0f, 0, false };
     for (int32_t done = 0; done < n;) {
         const int32_t step = std::min(e->n_batch, n - done);
         e->batch.n_tokens  = 0;

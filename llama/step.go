@@ -19,20 +19,45 @@ func (e *Engine) Open(slot int, s scheduler.Sampling, history []scheduler.Token)
 	e.enter()
 	defer e.leave()
 	e.checkSlot(slot)
+	if err := e.checkSampling(&s); err != nil {
+		return err
+	}
 	params := C.mn_sampling{
-		temperature:       C.float(s.Temperature),
-		top_p:             C.float(s.TopP),
-		min_p:             C.float(s.MinP),
-		repeat_penalty:    C.float(s.RepeatPenalty),
-		presence_penalty:  C.float(s.PresencePenalty),
-		frequency_penalty: C.float(s.FrequencyPenalty),
-		top_k:             C.int32_t(s.TopK),
-		penalty_last_n:    C.int32_t(s.PenaltyLastN),
-		seed:              C.uint64_t(s.Seed),
-		ignore_eog:        C.bool(s.IgnoreEOG),
+		temperature:        C.float(s.Temperature),
+		top_p:              C.float(s.TopP),
+		min_p:              C.float(s.MinP),
+		typical_p:          C.float(s.TypicalP),
+		repeat_penalty:     C.float(s.RepeatPenalty),
+		presence_penalty:   C.float(s.PresencePenalty),
+		frequency_penalty:  C.float(s.FrequencyPenalty),
+		dry_multiplier:     C.float(s.DRYMultiplier),
+		dry_base:           C.float(s.DRYBase),
+		xtc_probability:    C.float(s.XTCProbability),
+		xtc_threshold:      C.float(s.XTCThreshold),
+		top_k:              C.int32_t(s.TopK),
+		penalty_last_n:     C.int32_t(s.PenaltyLastN),
+		dry_allowed_length: C.int32_t(s.DRYAllowedLength),
+		dry_penalty_last_n: C.int32_t(s.DRYPenaltyLastN),
+		first:              C.int32_t(s.FirstIndex),
+		min_new:            C.int32_t(s.MinNewTokens),
+		n_probs:            C.int32_t(s.Probs),
+		seed:               C.uint64_t(s.Seed),
+		ignore_eog:         C.bool(s.IgnoreEOG),
+	}
+	biased, biases := make([]scheduler.Token, len(s.LogitBias)), make([]float32, len(s.LogitBias))
+	for i, b := range s.LogitBias {
+		biased[i], biases[i] = b.Token, float32(b.Bias)
+	}
+	var breakers []byte
+	if s.DRY() {
+		for _, text := range s.DRYBreakers {
+			breakers = append(append(breakers, text...), 0)
+		}
 	}
 	var cerr C.mn_error
-	if !C.mn_sampler_open(e.c, C.int32_t(slot), &params, tokenPtr(history), C.int32_t(len(history)), &cerr) {
+	if !C.mn_sampler_open(e.c, C.int32_t(slot), &params, tokenPtr(history), C.int32_t(len(history)),
+		tokenPtr(biased), (*C.float)(unsafe.Pointer(unsafe.SliceData(biases))), C.int32_t(len(biased)),
+		(*C.char)(unsafe.Pointer(unsafe.SliceData(breakers))), C.int32_t(len(breakers)), &cerr) {
 		return fmt.Errorf("slot %d: %s", slot, errText(&cerr))
 	}
 	return nil
@@ -41,6 +66,19 @@ func (e *Engine) Open(slot int, s scheduler.Sampling, history []scheduler.Token)
 // Reopen implements scheduler.Engine. To a penalty a token of the prompt is as one that was chosen.
 func (e *Engine) Reopen(slot int, s scheduler.Sampling, history, yielded []scheduler.Token) error {
 	return e.Open(slot, s, slices.Concat(history, yielded))
+}
+
+// checkSampling refuses what llama.cpp would not check.
+func (e *Engine) checkSampling(s *scheduler.Sampling) error {
+	if err := s.Validate(); err != nil {
+		return fmt.Errorf("llama: sampling: %w", err)
+	}
+	for i, b := range s.LogitBias {
+		if err := e.model.checkToken(b.Token); err != nil {
+			return fmt.Errorf("llama: sampling: logit_bias[%d]: %w", i, err)
+		}
+	}
+	return nil
 }
 
 func tokenPtr(tokens []scheduler.Token) *C.int32_t {
@@ -189,6 +227,9 @@ func (e *Engine) rowResult(slot int, r *C.mn_result) scheduler.Result {
 	switch r.status {
 	case C.MN_ROW_TOKEN:
 		res.Outcome, res.Token, res.EOG = scheduler.OutcomeToken, int32(r.token), bool(r.eog)
+		if r.probs {
+			res.Probs = e.probs(slot)
+		}
 	case C.MN_ROW_NAN:
 		res.Outcome = scheduler.OutcomeError
 		res.Err = &scheduler.EngineError{Cause: scheduler.CauseNaN, Detail: "the model's output is not a number"}
@@ -201,6 +242,17 @@ func (e *Engine) rowResult(slot int, r *C.mn_result) scheduler.Result {
 		res.Err = &scheduler.EngineError{Cause: scheduler.CauseSampler, Detail: "no token can be chosen: every one is masked"}
 	}
 	return res
+}
+
+// probs are the log-probabilities that were found when the slot's newest token was chosen.
+func (e *Engine) probs(slot int) *scheduler.Probs {
+	var c C.mn_probs
+	C.mn_slot_probs(e.c, C.int32_t(slot), &c)
+	p := &scheduler.Probs{Chosen: float64(c.chosen), Top: make([]scheduler.Prob, int(c.n))}
+	for i := range p.Top {
+		p.Top[i] = scheduler.Prob{Token: int32(c.tokens[i]), LogProb: float64(c.logprobs[i])}
+	}
+	return p
 }
 
 // scrub empties a slot that holds values which are no numbers, and overwrites them.

@@ -95,9 +95,14 @@ func (m *Model) AppendPiece(dst []byte, token int32, special bool) ([]byte, erro
 	return dst[:at+int(max(n, 0))], nil
 }
 
+// AppendText appends the token's part of a text: AppendPiece without special ones.
+func (m *Model) AppendText(dst []byte, token int32) ([]byte, error) {
+	return m.AppendPiece(dst, token, false)
+}
+
 // Detokenize is the inverse of Tokenize, for the tokens of a whole text: beginning and end tokens and the leading
 // space that the model adds are left out. Control tokens are empty unless special is set. The tokens of a text that goes on
-// from another, such as generated ones, would lose their leading space: they are for a TextStream.
+// from another, such as generated ones, would lose their leading space: AppendText has it.
 func (m *Model) Detokenize(tokens []int32, special bool) (string, error) {
 	for i, t := range tokens {
 		if err := m.checkToken(t); err != nil {

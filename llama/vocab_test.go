@@ -157,8 +157,8 @@ func TestTokensOutsideTheVocabularyAreErrors(t *testing.T) {
 		if _, err := m.Detokenize([]int32{5, token}, false); err == nil || !strings.HasPrefix(err.Error(), "token 1: ") {
 			t.Errorf("Detokenize(5, %d): %v; want the index too", token, err)
 		}
-		if _, err := m.NewTextStream().Next(token); err == nil {
-			t.Errorf("Next(%d): no error", token)
+		if got, err := m.AppendText([]byte("x"), token); err == nil || string(got) != "x" {
+			t.Errorf("AppendText(%d): %q, %v", token, got, err)
 		}
 		if m.IsEOG(token) || m.IsControl(token) {
 			t.Errorf("token %d has properties", token)

@@ -115,20 +115,20 @@ func (s *Scheduler) yield(t *turn, r *Result) {
 			s.report.DecodeTokens++
 		}
 		s.report.Tokens = append(s.report.Tokens, NewToken{
-			Key: t.key, Index: index, Token: r.Token, EOG: r.EOG, LogitHash: r.LogitHash, Gap: r.Gap,
+			Key: t.key, Index: index, Token: r.Token, EOG: r.EOG, LogitHash: r.LogitHash, Gap: r.Gap, Probs: r.Probs,
 		})
 	}
 	switch {
 	case r.EOG:
 		t.mark(completed(FinishStop))
-	case t.req.Stop != nil && !replayed:
+	case t.req.Stop != nil:
 		s.hooks = append(s.hooks, t)
 	case t.full():
 		t.mark(completed(FinishLength))
 	}
 }
 
-// askHooks shows new tokens to the turns that have a Stop hook, without the lock.
+// askHooks shows tokens to the turns that have a Stop hook, without the lock.
 func (s *Scheduler) askHooks() {
 	if len(s.hooks) == 0 {
 		return

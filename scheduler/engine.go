@@ -116,6 +116,8 @@ type Result struct {
 	// the token was chosen from, and the distance between its two largest logits.
 	LogitHash uint64
 	Gap       float32
+
+	Probs *Probs // of a sampled token, where Sampling.Probs asks for them
 }
 
 // EngineCause is the closed set of reasons for which an engine gives up one session.

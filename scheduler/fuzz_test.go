@@ -13,10 +13,11 @@ func FuzzRequestValidation(f *testing.F) {
 	f.Add("", "s", -1, int32(-1), int32(256), -1.0, -5, 2.0, 2.0, 10.0, -10.0, 10.0, -1, 1)
 	f.Fuzz(func(t *testing.T, tenant, session string, newTokens int, first, replayed int32,
 		temperature float64, topK int, topP, minP, repeat, presence, frequency float64, lastN, vocab int) {
+		sampling := scheduler.DefaultSampling()
+		sampling.Temperature, sampling.TopK, sampling.TopP, sampling.MinP = temperature, topK, topP, minP
+		sampling.RepeatPenalty, sampling.PresencePenalty, sampling.FrequencyPenalty, sampling.PenaltyLastN = repeat, presence, frequency, lastN
 		req := scheduler.Request{Tenant: tenant, Session: session, MaxNewTokens: newTokens,
-			Prompt: []scheduler.Token{first, 1}, Replay: []scheduler.Token{replayed},
-			Sampling: scheduler.Sampling{Temperature: temperature, TopK: topK, TopP: topP, MinP: minP, RepeatPenalty: repeat,
-				PresencePenalty: presence, FrequencyPenalty: frequency, PenaltyLastN: lastN}}
+			Prompt: []scheduler.Token{first, 1}, Replay: []scheduler.Token{replayed}, Sampling: sampling}
 		err := req.Validate(vocab)
 		var field *scheduler.FieldError
 		if err != nil {

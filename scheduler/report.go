@@ -54,6 +54,8 @@ type NewToken struct {
 	// Set where the engine audits: see Result.
 	LogitHash uint64
 	Gap       float32
+
+	Probs *Probs // nil: not asked for
 }
 
 // Ending is how an accepted turn ended. There is exactly one for each.

@@ -68,8 +68,8 @@ type Request struct {
 	Deadline time.Time // of the scheduler's clock; zero is none
 	Priority int       // among its tenant's turns, higher first; [MinPriority, MaxPriority]
 
-	// Stop, if set, is told of each new token that does not end the generation by itself, on the goroutine
-	// that calls Tick, after the token's turn accepted it and before the tick reports it. With true the
+	// Stop, if set, is told of each token of the turn, replayed ones first, that does not end the generation by itself: on
+	// the goroutine that calls Tick, after the token's turn accepted it and before the tick reports it. With true the
 	// turn ends with FinishStopString. It must not call the scheduler's Tick.
 	Stop func(Token) bool
 }
@@ -149,7 +149,7 @@ func (r *Request) Validate(vocab int) error {
 	if err := checkTokens("replay", r.Replay, vocab); err != nil {
 		return err
 	}
-	return r.Sampling.Validate()
+	return r.validateSampling(vocab)
 }
 
 func (r *Request) validateNames() error {
@@ -167,29 +167,6 @@ func validatePrompt(prompt []Token, vocab int) error {
 		return fieldError("prompt", "empty", "at least one token")
 	}
 	return checkTokens("prompt", prompt, vocab)
-}
-
-// Validate says which field is out of its range. The error is a *FieldError. NaN is out of every range.
-func (s Sampling) Validate() error {
-	switch {
-	case !(s.Temperature >= 0 && s.Temperature <= 2):
-		return fieldError("temperature", s.Temperature, "in [0, 2]")
-	case !(s.TopK >= 0 && s.TopK <= 1<<20):
-		return fieldError("top_k", s.TopK, "in [0, %d]", 1<<20)
-	case !(s.TopP > 0 && s.TopP <= 1):
-		return fieldError("top_p", s.TopP, "in (0, 1]")
-	case !(s.MinP >= 0 && s.MinP <= 1):
-		return fieldError("min_p", s.MinP, "in [0, 1]")
-	case !(s.RepeatPenalty > 0 && s.RepeatPenalty <= 2):
-		return fieldError("repeat_penalty", s.RepeatPenalty, "in (0, 2]")
-	case !(s.PresencePenalty >= -2 && s.PresencePenalty <= 2):
-		return fieldError("presence_penalty", s.PresencePenalty, "in [-2, 2]")
-	case !(s.FrequencyPenalty >= -2 && s.FrequencyPenalty <= 2):
-		return fieldError("frequency_penalty", s.FrequencyPenalty, "in [-2, 2]")
-	case !(s.PenaltyLastN >= 0 && s.PenaltyLastN <= 4096):
-		return fieldError("penalty_last_n", s.PenaltyLastN, "in [0, 4096]")
-	}
-	return nil
 }
 
 // fieldOf is the field an error of validation is about.

@@ -304,6 +304,68 @@ func TestStopHookSeesEachNewTokenOnceAndEndsTheTurn(t *testing.T) {
 	}
 }
 
+func TestStopHookSeesReplayedTokensFirst(t *testing.T) {
+	req := request("s", 1, 10, 20)
+	want := baseline(t, small(), req)
+	for _, replayed := range []int{1, 5, 7} { // the last one replays the token that ends the turn
+		r := newRig(t, small())
+		var seen []scheduler.Token
+		req.Replay = want[:replayed]
+		req.Stop = func(token scheduler.Token) bool {
+			seen = append(seen, token)
+			return len(seen) == 7
+		}
+		r.accept(req)
+		r.finish()
+		end := r.wantEnd(key("s", 1), scheduler.Completed, "stop-string")
+		r.wantTokens(key("s", 1), want[:7])
+		if !slices.Equal(seen, want[:7]) || end.Usage.New != 7-replayed || end.Usage.Replayed != replayed {
+			t.Errorf("replay %d: hook saw %v, want %v; usage %+v", replayed, seen, want[:7], end.Usage)
+		}
+	}
+}
+
+func TestTheEndDoesNotComeBeforeTheLeastTokens(t *testing.T) {
+	cfg := small()
+	cfg.EOGBias = 1000
+	for _, replayed := range []int{0, 3} {
+		req := request("s", 1, 10, 20)
+		req.Sampling.MinNewTokens = 6
+		req.Replay = baseline(t, small(), req)[:replayed]
+		r := newRig(t, cfg)
+		r.accept(req)
+		r.finish()
+		end := r.wantEnd(key("s", 1), scheduler.Completed, "stop")
+		if len(end.Tokens) != 7 || slices.Index(end.Tokens, r.engine.EOG()) != 6 {
+			t.Errorf("replay %d: tokens %v, want six and then the end, %d", replayed, end.Tokens, r.engine.EOG())
+		}
+	}
+}
+
+func TestLogProbabilitiesComeWithTheirTokens(t *testing.T) {
+	r := newRig(t, small())
+	req := request("s", 1, 10, 5)
+	req.Sampling.Probs = 3
+	other := request("other", 2, 10, 5)
+	r.accept(req)
+	r.accept(other)
+	told := map[scheduler.TurnKey]int{}
+	for r.sched.Pending() > 0 {
+		for _, token := range r.tick().Tokens {
+			if token.Probs == nil {
+				continue
+			}
+			told[token.Key]++
+			if top := token.Probs.Top; len(top) != 3 || top[0].Token != token.Token || top[0].LogProb != token.Probs.Chosen {
+				t.Errorf("token %d, the likeliest, has %+v", token.Token, token.Probs)
+			}
+		}
+	}
+	if told[req.Key()] != 5 || told[other.Key()] != 0 {
+		t.Errorf("told %v, want 5 for the turn that asks and none for the other", told)
+	}
+}
+
 func TestReplayedTokensAreForcedAndNotReportedAsNew(t *testing.T) {
 	cfg := small()
 	req := request("s", 1, 40, 12)

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"github.com/meshnet/node/sampling"
 )
 
 // MaxEventTokens bounds the tokens of one Tokens event.
@@ -63,7 +65,23 @@ type Tokens struct {
 	Index    int       `msgpack:"index" json:"index"` // of the first, within the turn
 	TokenIDs []int64   `msgpack:"token_ids" json:"token_ids"`
 	Text     string    `msgpack:"text" json:"text"` // whole characters; may lag behind the tokens
+	// Bytes are those of the text as the tokens have them, where the request says raw: they may end within a character, and
+	// are not made UTF-8. They lag only as far as a stop string may have begun.
+	Bytes []byte `msgpack:"bytes,omitempty" json:"bytes,omitempty"`
+	// Probs has an entry for each token, where the sampling asks for n_probs.
+	Probs []TokenProbs `msgpack:"logprobs,omitempty" json:"logprobs,omitempty"`
 }
+
+// TokenProbs are natural logarithms of probabilities, by the model's own logits: before biases, penalties, filters and
+// temperature. They are at least LeastLogProb.
+type TokenProbs struct {
+	LogProb  float64   `msgpack:"logprob" json:"logprob"`           // of the token
+	TopIDs   []int64   `msgpack:"top_ids" json:"top_ids"`           // the likeliest tokens, likeliest first
+	TopProbs []float64 `msgpack:"top_logprobs" json:"top_logprobs"` // theirs
+}
+
+// LeastLogProb stands for what the model holds impossible, since JSON has no infinity.
+const LeastLogProb = -9999
 
 // Keepalive tells that the turn is alive though nothing is to be said.
 type Keepalive struct {
@@ -169,6 +187,17 @@ func (e *Final) stamp() {
 	e.Error = e.Error.clipped()
 }
 
+// ProbsOf is the wire's form of a token's log-probabilities.
+func ProbsOf(p *sampling.Probs) TokenProbs {
+	// Rounding can leave a certain token a little above certainty.
+	clamp := func(logProb float64) float64 { return min(0, max(LeastLogProb, logProb)) }
+	w := TokenProbs{LogProb: clamp(p.Chosen), TopIDs: make([]int64, len(p.Top)), TopProbs: make([]float64, len(p.Top))}
+	for i, top := range p.Top {
+		w.TopIDs[i], w.TopProbs[i] = int64(top.Token), clamp(top.LogProb)
+	}
+	return w
+}
+
 // Validate says which field is not valid. The error is a *FieldError.
 func (e *Started) Validate() error {
 	return first(
@@ -192,7 +221,26 @@ func (e *Tokens) Validate() error {
 		checkCount("index", e.Index),
 		checkTokenIDs(e.TokenIDs, MaxEventTokens),
 		checkText("text", e.Text, 0, MaxEventBytes),
+		e.validateProbs(),
 	)
+}
+
+func (e *Tokens) validateProbs() error {
+	if e.Probs != nil && len(e.Probs) != len(e.TokenIDs) {
+		return fieldError("logprobs", fmt.Sprintf("of %d tokens", len(e.Probs)), "of the event's %d tokens", len(e.TokenIDs))
+	}
+	for i := range e.Probs {
+		p := &e.Probs[i]
+		if len(p.TopIDs) != len(p.TopProbs) {
+			return fieldError(fmt.Sprintf("logprobs[%d]", i), fmt.Sprintf("%d tokens with %d numbers", len(p.TopIDs), len(p.TopProbs)), "a number a token")
+		}
+		for _, v := range append(p.TopProbs[:len(p.TopProbs):len(p.TopProbs)], p.LogProb) {
+			if !(v >= LeastLogProb && v <= 0) {
+				return fieldError(fmt.Sprintf("logprobs[%d]", i), v, "numbers in [%d, 0]", LeastLogProb)
+			}
+		}
+	}
+	return nil
 }
 
 // Validate says which field is not valid. The error is a *FieldError.

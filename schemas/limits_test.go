@@ -1,11 +1,8 @@
 package schemas_test
 
 import (
-	"encoding/json"
 	"fmt"
 	"math/bits"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -40,49 +37,4 @@ func TestProtocolDocumentHasTheLimitsOfTheMessages(t *testing.T) {
 		fmt.Sprintf("`final` 0 if no worker ever took the turn up). At most %d KiB", schemas.MaxEventBytes>>10),
 		fmt.Sprintf("`token_ids`, 1 to %d", schemas.MaxEventTokens),
 	)
-}
-
-// The ranges themselves are tied to the validation by way of the JSON schemas.
-func TestProtocolDocumentHasTheDefaultsAndRangesOfSampling(t *testing.T) {
-	text, err := os.ReadFile(filepath.Join(documents, "Request.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var doc struct {
-		Definitions map[string]struct {
-			Properties map[string]property `json:"properties"`
-		} `json:"definitions"`
-	}
-	if err := json.Unmarshal(text, &doc); err != nil {
-		t.Fatal(err)
-	}
-	ranges := doc.Definitions["Sampling"].Properties
-	limit := func(v float64) string {
-		if v >= 1<<16 {
-			return power(int(v))
-		}
-		return strings.Replace(fmt.Sprint(v), "-", "−", 1)
-	}
-	def := schemas.DefaultSampling()
-	for name, value := range map[string]string{
-		"temperature":       fmt.Sprint(def.Temperature, " (greedy)"),
-		"top_k":             fmt.Sprint(def.TopK, " (off)"),
-		"top_p":             fmt.Sprint(def.TopP, " (off)"),
-		"min_p":             fmt.Sprint(def.MinP, " (off)"),
-		"repeat_penalty":    fmt.Sprint(def.RepeatPenalty, " (off)"),
-		"presence_penalty":  fmt.Sprint(def.PresencePenalty, " (off)"),
-		"frequency_penalty": fmt.Sprint(def.FrequencyPenalty, " (off)"),
-		"penalty_last_n":    fmt.Sprint(def.PenaltyLastN, " tokens"),
-	} {
-		p, open := ranges[name], "["
-		low := p.Minimum
-		if low == nil {
-			low, open = p.ExclusiveMinimum, "("
-		}
-		if low == nil || p.Maximum == nil {
-			t.Errorf("%s has no range", name)
-			continue
-		}
-		doctest.Says(t, protocol, fmt.Sprintf("| `%s` | %s | %s%s, %s] |", name, value, open, limit(*low), limit(*p.Maximum)))
-	}
 }

@@ -5,6 +5,8 @@ import (
 	"math"
 	"time"
 	"unicode/utf8"
+
+	"github.com/meshnet/node/sampling"
 )
 
 // Limits of a Request.
@@ -67,9 +69,11 @@ type Request struct {
 	// Special: spellings of control tokens in Prompt are control tokens, not text.
 	Special bool `msgpack:"special,omitempty" json:"special,omitempty"`
 
-	MaxNewTokens int       `msgpack:"max_new_tokens" json:"max_new_tokens"`         // [1, MaxNewTokens]
-	Sampling     *Sampling `msgpack:"sampling,omitempty" json:"sampling,omitempty"` // nil is DefaultSampling
-	Stop         []string  `msgpack:"stop,omitempty" json:"stop,omitempty"`         // reserved: this version refuses it
+	MaxNewTokens int       `msgpack:"max_new_tokens" json:"max_new_tokens"`                     // [1, MaxNewTokens]
+	MinNewTokens int       `msgpack:"min_new_tokens,omitempty" json:"min_new_tokens,omitempty"` // neither model nor Stop end the turn before
+	Sampling     *Sampling `msgpack:"sampling,omitempty" json:"sampling,omitempty"`             // nil is DefaultSampling
+	Stop         []string  `msgpack:"stop,omitempty" json:"stop,omitempty"`                     // texts that end the turn, and are no part of its text
+	Raw          bool      `msgpack:"raw,omitempty" json:"raw,omitempty"`                       // Tokens have Bytes, too
 
 	Keep       bool `msgpack:"keep,omitempty" json:"keep,omitempty"`               // keep the session's KV hot after this turn
 	RequireHot bool `msgpack:"require_hot,omitempty" json:"require_hot,omitempty"` // end cache-miss rather than prefill it all
@@ -127,7 +131,7 @@ func (r *Request) Validate() error {
 		r.validateAnswer(),
 		checkInt("max_new_tokens", int64(r.MaxNewTokens), 1, MaxNewTokens),
 		r.validateSampling(),
-		r.validateStop(),
+		r.validateEnding(),
 		checkInt("deadline_ms", r.DeadlineMS, 0, MaxDeadline.Milliseconds()),
 		checkInt("priority", int64(r.Priority), MinPriority, MaxPriority),
 		r.validateHeartbeat(),
@@ -152,12 +156,11 @@ func (r *Request) validatePrompt() error {
 	return checkTokenIDs(r.TokenIDs, MaxPromptTokens)
 }
 
-func (r *Request) validateStop() error {
-	if r.Stop == nil {
-		return nil
+func (r *Request) validateEnding() error {
+	if stop := sampling.CheckStops(r.Stop); stop != nil {
+		return outOfRange("", stop)
 	}
-	return &FieldError{Field: "stop", Value: fmt.Sprintf("%d strings", len(r.Stop)), Unsupported: true,
-		Limit: "absent: this version has no stop strings"}
+	return checkInt("min_new_tokens", int64(r.MinNewTokens), 0, int64(r.MaxNewTokens))
 }
 
 func (r *Request) validateSampling() error {

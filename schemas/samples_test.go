@@ -29,8 +29,9 @@ func textRequest() *schemas.Request {
 func tokenRequest() *schemas.Request {
 	sampling := schemas.DefaultSampling()
 	sampling.Temperature, sampling.Seed = 0.8, ptr(uint64(1)<<63)
+	sampling.LogitBias, sampling.DRYBreakers = []schemas.TokenBias{{TokenID: 5, Bias: -1.5}}, []string{}
 	return &schemas.Request{Tenant: tenant, Session: session, Turn: 1<<64 - 1, Model: model, Nonce: nonce, TokenIDs: []int64{0, 1, 500, 1<<31 - 1},
-		MaxNewTokens: 1, Sampling: &sampling, RequireHot: true, Grammar: `root ::= "a"`}
+		MaxNewTokens: 1, MinNewTokens: 1, Sampling: &sampling, Stop: []string{"\n", "é"}, Raw: true, RequireHot: true, Grammar: `root ::= "a"`}
 }
 
 func chatRequest() *schemas.Request {
@@ -169,6 +170,8 @@ func eventSamples() [][]byte {
 		mustEncode(schemas.Encode(&schemas.Started{Attempt: 1, Node: node, ResumeIndex: 3, PromptTokens: 9, CachedTokens: 8, Exact: true, Seed: ptr(uint64(5))})),
 		mustEncode(schemas.Encode(&schemas.Started{Attempt: 1, Node: node, Miss: schemas.MissEvicted})),
 		mustEncode(schemas.Encode(&schemas.Tokens{Attempt: 1, Index: 0, TokenIDs: []int64{3}, Text: ""})),
+		mustEncode(schemas.Encode(&schemas.Tokens{Attempt: 1, Index: 1, TokenIDs: []int64{3, 4}, Text: "x", Bytes: []byte{'x', 0xc3}, Probs: []schemas.TokenProbs{
+			{LogProb: -0.5, TopIDs: []int64{3, 9}, TopProbs: []float64{-0.5, -2}}, {LogProb: schemas.LeastLogProb, TopIDs: []int64{}, TopProbs: []float64{}}}})),
 		mustEncode(schemas.Encode(&schemas.Keepalive{Attempt: 1, LastIndex: -1})),
 		mustEncode(schemas.Encode(rejected())),
 		mustEncode(schemas.Encode(completed())),

@@ -2,6 +2,7 @@ package schemas_test
 
 import (
 	"math"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -19,13 +20,6 @@ func spoil[T any](t *testing.T, name, field string, encode func(*T) ([]byte, err
 
 // Values that other servers took for something else: llama.cpp#12178, vllm#26797, sglang#28153, llama.cpp#9933, llama.cpp#15812.
 func TestRequestOutOfRangeIsRefusedWithItsField(t *testing.T) {
-	sampling := func(change func(*schemas.Sampling)) func(*schemas.Request) {
-		return func(r *schemas.Request) {
-			s := schemas.DefaultSampling()
-			change(&s)
-			r.Sampling = &s
-		}
-	}
 	tokens := func(ids ...int64) func(*schemas.Request) {
 		return func(r *schemas.Request) { r.Prompt, r.TokenIDs = nil, ids }
 	}
@@ -43,7 +37,13 @@ func TestRequestOutOfRangeIsRefusedWithItsField(t *testing.T) {
 		{"prompt not UTF-8", "prompt", func(r *schemas.Request) { r.Prompt = ptr("\xf0\x9f") }},
 		{"no prompt", "prompt", func(r *schemas.Request) { r.Prompt = nil }},
 		{"two prompts", "prompt", func(r *schemas.Request) { r.TokenIDs = []int64{1} }},
-		{"stop strings", "stop", func(r *schemas.Request) { r.Stop = []string{"\n"} }},
+		{"17 stop strings", "stop", func(r *schemas.Request) { r.Stop = strings.Split(strings.Repeat("x", 17), "") }},
+		{"empty stop string", "stop[1]", func(r *schemas.Request) { r.Stop = []string{"\n", ""} }},
+		{"long stop string", "stop[0]", func(r *schemas.Request) { r.Stop = []string{strings.Repeat("x", 257)} }},
+		{"stop string not UTF-8", "stop[0]", func(r *schemas.Request) { r.Stop = []string{"\xff"} }},
+		{"stop string with NUL", "stop[0]", func(r *schemas.Request) { r.Stop = []string{"a\x00"} }},
+		{"min -1", "min_new_tokens", func(r *schemas.Request) { r.MinNewTokens = -1 }},
+		{"min above max", "min_new_tokens", func(r *schemas.Request) { r.MinNewTokens = r.MaxNewTokens + 1 }},
 		{"max -1", "max_new_tokens", func(r *schemas.Request) { r.MaxNewTokens = -1 }},
 		{"max 0", "max_new_tokens", func(r *schemas.Request) { r.MaxNewTokens = 0 }},
 		{"max 2^31", "max_new_tokens", func(r *schemas.Request) { r.MaxNewTokens = math.MaxInt32 }},
@@ -53,6 +53,23 @@ func TestRequestOutOfRangeIsRefusedWithItsField(t *testing.T) {
 		{"heartbeat 1 ms", "heartbeat_ms", func(r *schemas.Request) { r.HeartbeatMS = 1 }},
 		{"no tenant", "tenant", func(r *schemas.Request) { r.Tenant = schemas.Tenant{} }},
 		{"no nonce", "nonce", func(r *schemas.Request) { r.Nonce = schemas.Nonce{} }},
+	} {
+		spoil(t, c.name, c.field, schemas.Encode[schemas.Request], textRequest(), c.change)
+	}
+}
+
+func TestSamplingOutOfRangeIsRefusedWithItsField(t *testing.T) {
+	sampling := func(change func(*schemas.Sampling)) func(*schemas.Request) {
+		return func(r *schemas.Request) {
+			s := schemas.DefaultSampling()
+			change(&s)
+			r.Sampling = &s
+		}
+	}
+	for _, c := range []struct {
+		name, field string
+		change      func(*schemas.Request)
+	}{
 		{"temperature NaN", "sampling.temperature", sampling(func(s *schemas.Sampling) { s.Temperature = math.NaN() })},
 		{"temperature +Inf", "sampling.temperature", sampling(func(s *schemas.Sampling) { s.Temperature = math.Inf(1) })},
 		{"temperature -1", "sampling.temperature", sampling(func(s *schemas.Sampling) { s.Temperature = -1 })},
@@ -65,6 +82,21 @@ func TestRequestOutOfRangeIsRefusedWithItsField(t *testing.T) {
 		{"presence_penalty -10", "sampling.presence_penalty", sampling(func(s *schemas.Sampling) { s.PresencePenalty = -10 })},
 		{"frequency_penalty 10", "sampling.frequency_penalty", sampling(func(s *schemas.Sampling) { s.FrequencyPenalty = 10 })},
 		{"penalty_last_n -1", "sampling.penalty_last_n", sampling(func(s *schemas.Sampling) { s.PenaltyLastN = -1 })},
+		{"typical_p 0", "sampling.typical_p", sampling(func(s *schemas.Sampling) { s.TypicalP = 0 })},
+		{"dry_multiplier 6", "sampling.dry_multiplier", sampling(func(s *schemas.Sampling) { s.DRYMultiplier = 6 })},
+		{"dry_base NaN", "sampling.dry_base", sampling(func(s *schemas.Sampling) { s.DRYBase = math.NaN() })},
+		{"dry_allowed_length 0", "sampling.dry_allowed_length", sampling(func(s *schemas.Sampling) { s.DRYAllowedLength = 0 })},
+		{"dry_penalty_last_n -1", "sampling.dry_penalty_last_n", sampling(func(s *schemas.Sampling) { s.DRYPenaltyLastN = -1 })},
+		{"empty breaker", "sampling.dry_sequence_breakers[0]", sampling(func(s *schemas.Sampling) { s.DRYBreakers = []string{""} })},
+		{"xtc_probability 2", "sampling.xtc_probability", sampling(func(s *schemas.Sampling) { s.XTCProbability = 2 })},
+		{"xtc_threshold -1", "sampling.xtc_threshold", sampling(func(s *schemas.Sampling) { s.XTCThreshold = -1 })},
+		{"n_probs 21", "sampling.n_probs", sampling(func(s *schemas.Sampling) { s.Probs = 21 })},
+		{"bias NaN", "sampling.logit_bias[0]", sampling(func(s *schemas.Sampling) { s.LogitBias = []schemas.TokenBias{{Bias: math.NaN()}} })},
+		{"bias +Inf", "sampling.logit_bias[0]", sampling(func(s *schemas.Sampling) { s.LogitBias = []schemas.TokenBias{{Bias: math.Inf(1)}} })},
+		{"bias of 2^32", "sampling.logit_bias[0]", sampling(func(s *schemas.Sampling) { s.LogitBias = []schemas.TokenBias{{TokenID: 1 << 32}} })},
+		{"two biases of a token", "sampling.logit_bias", sampling(func(s *schemas.Sampling) {
+			s.LogitBias = []schemas.TokenBias{{3, 1}, {4, 1}, {3, 2}}
+		})},
 	} {
 		spoil(t, c.name, c.field, schemas.Encode[schemas.Request], textRequest(), c.change)
 	}
@@ -121,7 +153,10 @@ func TestWorkerRefusesWhatTheClientWould(t *testing.T) {
 		{"sampling", map[string]any{"top_p": 0}, schemas.RejectInvalid, "sampling.top_p"},
 		{"sampling", map[string]any{"seed": -1}, schemas.RejectInvalid, "sampling.seed"},
 		{"messages", []any{map[string]any{"role": "user", "content": "hi"}}, schemas.RejectInvalid, "prompt"},
-		{"stop", []string{"x"}, schemas.RejectUnsupported, "stop"},
+		{"stop", []string{""}, schemas.RejectInvalid, "stop[0]"},
+		{"min_new_tokens", 1 << 20, schemas.RejectInvalid, "min_new_tokens"},
+		{"sampling", map[string]any{"logit_bias": []any{map[string]any{"token_id": -1, "bias": 1}}}, schemas.RejectInvalid, "sampling.logit_bias[0]"},
+		{"sampling", map[string]any{"logit_bias": []any{map[string]any{"token_id": 1}}}, schemas.RejectInvalid, "sampling.logit_bias[0].bias"},
 	} {
 		m := asMap(t, mustEncode(schemas.Encode(textRequest())))
 		m[c.field] = c.value
@@ -140,11 +175,11 @@ func TestAbsentSamplingFieldsHaveTheirDefaults(t *testing.T) {
 	}
 	want := schemas.DefaultSampling()
 	want.Temperature = 1
-	if r.EffectiveSampling() != want {
+	if !reflect.DeepEqual(r.EffectiveSampling(), want) {
 		t.Errorf("sampling is %+v, want %+v", r.EffectiveSampling(), want)
 	}
 	delete(m, "sampling")
-	if r, err = schemas.Decode[schemas.Request](pack(t, m)); err != nil || r.EffectiveSampling() != schemas.DefaultSampling() {
+	if r, err = schemas.Decode[schemas.Request](pack(t, m)); err != nil || !reflect.DeepEqual(r.EffectiveSampling(), schemas.DefaultSampling()) {
 		t.Errorf("without sampling it is %+v, %v", r.EffectiveSampling(), err)
 	}
 }

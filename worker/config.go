@@ -25,17 +25,13 @@ const (
 	ProvisionVerify Provision = "verify" // make nothing but the memory stores, and say which setting differs
 )
 
-// TextStream turns tokens, as they come, into whole characters.
-type TextStream interface {
-	Next(token int32) (string, error)
-	Flush() string // what is still held back
-}
-
 // Text is what the service needs of a model beside its engine.
 type Text struct {
 	// Tokenize is called with the most tokens that could be of use; an error is the request's.
-	Tokenize  func(limit int, text string, special bool) ([]int32, error)
-	NewStream func() TextStream
+	Tokenize func(limit int, text string, special bool) ([]int32, error)
+	// Piece appends the raw text of a token, which may end within a character. A token outside the vocabulary is an
+	// error. Called from several goroutines at once.
+	Piece func(dst []byte, token int32) ([]byte, error)
 
 	// Chat turns messages into a prompt, by the model's own template; now is what the template takes for the present. The
 	// error is the request's, a *FieldError where one field is to blame. Nil: the model takes no messages, and NoChat says why.
@@ -174,7 +170,7 @@ func (c *Config) complete() error {
 	if c.Model.IsZero() {
 		fail("model is missing; name what is served")
 	}
-	if c.Engine == nil || c.Text.Tokenize == nil || c.Text.NewStream == nil {
+	if c.Engine == nil || c.Text.Tokenize == nil || c.Text.Piece == nil {
 		fail("engine and text must be set")
 	}
 	if c.Provision != ProvisionAuto && c.Provision != ProvisionVerify {

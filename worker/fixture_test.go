@@ -87,7 +87,7 @@ func (m *mesh) config(name string, changes ...setup) (worker.Config, *goengine.E
 	engineConfig := goengine.Config{EOGBias: -1000, Seed: 1}
 	cfg := worker.Config{
 		Node: schemas.Must(schemas.ParseNode(name)), Model: model, Periods: quick,
-		Text: worker.Text{Tokenize: tokenize, NewStream: func() worker.TextStream { return toyStream{} }},
+		Text: worker.Text{Tokenize: tokenize, Piece: toyPiece},
 		Log:  slog.New(slog.DiscardHandler),
 	}
 	if os.Getenv("WORKER_TEST_LOG") != "" {
@@ -150,11 +150,8 @@ func tokenize(limit int, text string, _ bool) ([]int32, error) {
 	return tokens, nil
 }
 
-// toyStream spells each token as a word.
-type toyStream struct{}
-
-func (toyStream) Next(token int32) (string, error) { return fmt.Sprintf("<%d>", token), nil }
-func (toyStream) Flush() string                    { return "" }
+// toyPiece spells each token as a word.
+func toyPiece(dst []byte, token int32) ([]byte, error) { return fmt.Appendf(dst, "<%d>", token), nil }
 
 func spell(tokens []int64) string {
 	var b strings.Builder
@@ -190,7 +187,8 @@ func undisturbed(t testing.TB, r *schemas.Request) []int64 {
 	}
 	defer sched.Close()
 	prompt, _ := tokenize(1000, *r.Prompt, false)
-	d := sched.Submit(scheduler.Request{Tenant: "a", Session: "b", Turn: 1, Prompt: prompt, Adapter: r.Adapter.String(), MaxNewTokens: r.MaxNewTokens, Sampling: scheduler.DefaultSampling()})
+	sampling := r.EffectiveSampling()
+	d := sched.Submit(scheduler.Request{Tenant: "a", Session: "b", Turn: 1, Prompt: prompt, Adapter: r.Adapter.String(), MaxNewTokens: r.MaxNewTokens, Sampling: sampling.Params()})
 	if d.Rejected() {
 		t.Fatal(d)
 	}

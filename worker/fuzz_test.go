@@ -38,7 +38,7 @@ func unconnected(f *testing.F) *Service {
 		f.Fatal(err)
 	}
 	s, err := New(Config{Node: schemas.Must(schemas.ParseNode("n1")), Model: schemas.Must(schemas.ParseModel("toy")), Engine: engine,
-		Text: Text{Tokenize: func(int, string, bool) ([]int32, error) { return nil, nil }, NewStream: func() TextStream { return nil }},
+		Text: Text{Tokenize: func(int, string, bool) ([]int32, error) { return nil, nil }, Piece: func(dst []byte, _ int32) ([]byte, error) { return dst, nil }},
 		Log:  slog.New(slog.DiscardHandler)})
 	if err != nil {
 		f.Fatal(err)

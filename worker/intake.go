@@ -9,6 +9,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/meshnet/node/internal/fold"
+	"github.com/meshnet/node/internal/text"
 	"github.com/meshnet/node/scheduler"
 	"github.com/meshnet/node/schemas"
 	"github.com/meshnet/node/worker/ledger"
@@ -277,7 +278,7 @@ func (s *Service) runHere(ctx context.Context, d *delivery, decision ledger.Deci
 }
 
 func (s *Service) newTurn(d *delivery, p *plan, held ledger.Record) (*turn, error) {
-	out, err := newOutput(s.cfg.Prefix.Tokens(d.id), held.Attempt, d.lease, s.cfg.Text.NewStream(), p.found)
+	out, err := newOutput(s.cfg.Prefix.Tokens(d.id), held.Attempt, d.lease, text.New(s.textOptions(d.req)), p.found)
 	if err != nil {
 		return nil, err
 	}
@@ -285,6 +286,11 @@ func (s *Service) newTurn(d *delivery, p *plan, held ledger.Record) (*turn, erro
 		nudges: make(chan struct{}, 1), heard: make(chan struct{}, 1), ended: make(chan ending, 1), gone: make(chan struct{})}
 	t.ctx, t.cancel = context.WithCancel(s.hard)
 	return t, nil
+}
+
+// textOptions are those of a turn's text. Every attempt's are the same.
+func (s *Service) textOptions(req *schemas.Request) text.Options {
+	return text.Options{Piece: s.cfg.Text.Piece, Stops: req.Stop, Least: req.MinNewTokens, Raw: req.Raw}
 }
 
 // prepare makes the prompt and the plan, and refuses what could never run here. The plan of a refused request says only

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -64,25 +65,13 @@ func TestCancelOfARunningTurnIsMarkedAndItsOwnerEndsIt(t *testing.T) {
 	}
 }
 
-// pairStream spells two tokens as one character, and holds the first one's half of it back.
-type pairStream struct{ half bool }
-
-func (p *pairStream) Next(int32) (string, error) {
-	if p.half = !p.half; p.half {
-		return "", nil
-	}
-	return "é", nil
-}
-
-func (p *pairStream) Flush() string {
-	if p.half {
-		return "\ufffd"
-	}
-	return ""
-}
-
+// inPairs spells two tokens as one character. It is for one turn, whose tokens come in order.
 func inPairs(c *worker.Config, _ *goengine.Config) {
-	c.Text.NewStream = func() worker.TextStream { return &pairStream{} }
+	var tokens atomic.Int32
+	c.Text.Piece = func(dst []byte, _ int32) ([]byte, error) {
+		const pair = "é"
+		return append(dst, pair[(tokens.Add(1)-1)%2]), nil
+	}
 }
 
 func TestCompletedTurnEndsAnUnfinishedCharacterVisibly(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/meshnet/node/internal/text"
 	"github.com/meshnet/node/scheduler"
 	"github.com/meshnet/node/schemas"
 )
@@ -21,7 +22,7 @@ type output struct {
 	subject string
 	attempt int
 	lease   *lease // nothing is said once it is lost
-	text    TextStream
+	text    *text.Stream
 
 	begun     *schemas.Started
 	tokens    []scheduler.NewToken // from index base on
@@ -39,20 +40,20 @@ type output struct {
 	stored    int           // how many of them were confirmed
 	progress  chan struct{} // closed and made again when all is confirmed, and at a break
 
-	pieces      []string // text of each token converted so far
-	flushed     bool     // the held text is in the last piece
-	ends        []int    // of the events that were ever published, in tokens
-	sent        int      // tokens that were published since the last break
+	pieces      []text.Chunk // text of each token converted so far
+	flushed     bool         // the held text is in the last piece
+	ends        []int        // of the events that were ever published, in tokens
+	sent        int          // tokens that were published since the last break
 	sentStarted bool
 }
 
 // newOutput begins an attempt whose first new token has index base. The tokens before have been said; they go
-// through text so that it goes on in the middle of a character where it has to.
-func newOutput(subject string, attempt int, l *lease, text TextStream, replayed []scheduler.Token) (*output, error) {
-	o := &output{subject: subject, attempt: attempt, lease: l, text: text, base: len(replayed),
+// through the stream so that it goes on in the middle of a character where it has to.
+func newOutput(subject string, attempt int, l *lease, stream *text.Stream, replayed []scheduler.Token) (*output, error) {
+	o := &output{subject: subject, attempt: attempt, lease: l, text: stream, base: len(replayed),
 		progress: make(chan struct{}), lastSpoke: time.Now()}
 	for _, token := range replayed {
-		if _, err := text.Next(token); err != nil {
+		if _, err := stream.Next(token); err != nil {
 			return nil, err
 		}
 	}
@@ -72,17 +73,21 @@ type pending struct {
 // convert gives each new token its text.
 func (o *output) convert(p *pending) {
 	for i := len(o.pieces); i < len(p.tokens); i++ {
-		piece := ""
-		if !p.tokens[i].EOG {
+		var piece text.Chunk
+		if p.tokens[i].EOG {
+			o.text.Silent()
+		} else {
 			var err error
 			if piece, err = o.text.Next(p.tokens[i].Token); err != nil {
-				piece = string(utf8.RuneError) // the engine and the text disagree on the vocabulary; the id is right
+				piece.Text = string(utf8.RuneError) // the engine and the text disagree on the vocabulary; the id is right
 			}
 		}
 		o.pieces = append(o.pieces, piece)
 	}
 	if last := len(o.pieces) - 1; p.whole && !o.flushed && last >= o.said() {
-		o.pieces[last] += o.text.Flush()
+		rest := o.text.Flush()
+		o.pieces[last].Text += rest.Text
+		o.pieces[last].Bytes = append(o.pieces[last].Bytes, rest.Bytes...)
 		o.flushed = true
 	}
 }
@@ -103,18 +108,28 @@ func (o *output) next(p *pending) *schemas.Tokens {
 		o.ends = append(o.ends, o.extend(p))
 	}
 	end := o.ends[i]
-	e := &schemas.Tokens{Attempt: o.attempt, Index: o.base + o.sent, Text: strings.Join(o.pieces[o.sent:end], "")}
-	for _, token := range p.tokens[o.sent:end] {
+	e := &schemas.Tokens{Attempt: o.attempt, Index: o.base + o.sent}
+	var whole strings.Builder
+	for i := o.sent; i < end; i++ {
+		token, piece := &p.tokens[i], &o.pieces[i]
 		e.TokenIDs = append(e.TokenIDs, int64(token.Token))
+		whole.WriteString(piece.Text)
+		e.Bytes = append(e.Bytes, piece.Bytes...)
+		if token.Probs != nil {
+			e.Probs = append(e.Probs, schemas.ProbsOf(token.Probs))
+		}
 	}
+	e.Text = whole.String()
 	return e
 }
 
 // extend is where an event ends that takes in as much as there is room for.
 func (o *output) extend(p *pending) (end int) {
-	bytes := 0
+	size := 0
 	for end = o.sent; end < len(p.tokens) && end < o.sent+maxEventTokens; end++ {
-		if bytes += len(o.pieces[end]); bytes > maxEventText && end > o.sent {
+		piece := &o.pieces[end]
+		size += len(piece.Text) + len(piece.Bytes) + probsBytes(p.tokens[end].Probs)
+		if size > maxEventText && end > o.sent {
 			break
 		}
 	}
@@ -133,4 +148,12 @@ func (o *output) rewind(breaks uint64) {
 func (o *output) tell() {
 	close(o.progress)
 	o.progress = make(chan struct{})
+}
+
+// probsBytes is at least what they take on the wire.
+func probsBytes(p *scheduler.Probs) int {
+	if p == nil {
+		return 0
+	}
+	return 64 + 16*len(p.Top)
 }

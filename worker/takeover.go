@@ -33,17 +33,8 @@ type plan struct {
 func (s *Service) newPlan(req *schemas.Request, adapter scheduler.Adapter, prompt []scheduler.Token, told *fold.Fold) *plan {
 	p := &plan{prompt: prompt, promptLen: len(prompt), adapter: adapter, exact: true}
 	wire := req.EffectiveSampling()
-	p.sampling = scheduler.Sampling{
-		Temperature:      wire.Temperature,
-		TopK:             wire.TopK,
-		TopP:             wire.TopP,
-		MinP:             wire.MinP,
-		RepeatPenalty:    wire.RepeatPenalty,
-		PresencePenalty:  wire.PresencePenalty,
-		FrequencyPenalty: wire.FrequencyPenalty,
-		PenaltyLastN:     wire.PenaltyLastN,
-		IgnoreEOG:        wire.IgnoreEOS,
-	}
+	p.sampling = wire.Params()
+	p.sampling.MinNewTokens = req.MinNewTokens
 	var before *schemas.Started
 	if told != nil {
 		before = told.Started()
@@ -76,6 +67,7 @@ func (p *plan) goOn(found []scheduler.Token, most int, exact bool) {
 		p.prefilled = len(found) - 1
 		p.prompt = slices.Concat(p.prompt, found[:p.prefilled])
 		p.replay = found[p.prefilled:]
+		p.sampling.FirstIndex = p.prefilled
 	}
 }
 

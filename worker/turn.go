@@ -8,6 +8,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/meshnet/node/hotkv"
+	"github.com/meshnet/node/internal/text"
 	"github.com/meshnet/node/scheduler"
 	"github.com/meshnet/node/schemas"
 	"github.com/meshnet/node/worker/ledger"
@@ -234,7 +235,24 @@ func (t *turn) request() scheduler.Request {
 		Continued:    len(t.plan.found) > 0,
 		Deadline:     time.Now().Add(t.s.clock.until(t.held.Deadline)),
 		Priority:     t.req.Priority,
+		Stop:         t.stopper(),
 	}
+}
+
+// stopper decides whether a stop string ends the turn, by the text that the turn's readers get. nil: there is none.
+func (t *turn) stopper() func(scheduler.Token) bool {
+	if len(t.req.Stop) == 0 {
+		return nil
+	}
+	said := text.New(t.s.textOptions(t.req))
+	next := func(token scheduler.Token) bool {
+		chunk, err := said.Next(token)
+		return err == nil && chunk.Stopped // a token that has no text cannot complete anything
+	}
+	for _, token := range t.plan.found[:t.plan.prefilled] { // the scheduler knows them as part of the prompt
+		next(token)
+	}
+	return next
 }
 
 // deliver takes the turn's ending. Only the first counts.

@@ -10,8 +10,8 @@ import (
 	"github.com/meshnet/node/internal/testmodel"
 )
 
-// generated runs worker generate --json and returns its text.
-func generated(t *testing.T, stdin string, args ...string) string {
+// generatedText runs worker generate --json and returns its text.
+func generatedText(t *testing.T, stdin string, args ...string) string {
 	t.Helper()
 	code, stdout, stderr := commandLine(stdin, append([]string{"generate", "--threads", "1", "--json", "-n", "16"}, args...)...)
 	var doc generateDocument
@@ -28,13 +28,13 @@ func TestGenerateTakesMessagesFromFlagsFilesAndStandardInput(t *testing.T) {
 	if err := os.WriteFile(file, []byte(`{"messages":[{"role":"user","content":"hi"}]}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	want := generated(t, "", "--model", model, "--special",
+	want := generatedText(t, "", "--model", model, "--special",
 		"<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n")
 	for name, got := range map[string]string{
-		"--system":            generated(t, "", "--model", model, "--system", "Be brief.", "hi"),
-		"--system, text in -": generated(t, "hi", "--model", model, "--system", "Be brief.", "-"),
-		"--chat -":            generated(t, list, "--model", model, "--chat", "-"),
-		"--chat and --system": generated(t, "", "--model", model, "--system", "Be brief.", "--chat", file),
+		"--system":            generatedText(t, "", "--model", model, "--system", "Be brief.", "hi"),
+		"--system, text in -": generatedText(t, "hi", "--model", model, "--system", "Be brief.", "-"),
+		"--chat -":            generatedText(t, list, "--model", model, "--chat", "-"),
+		"--chat and --system": generatedText(t, "", "--model", model, "--system", "Be brief.", "--chat", file),
 	} {
 		if got != want {
 			t.Errorf("%s: text %q, want that of the rendered prompt: %q", name, got, want)
@@ -73,10 +73,10 @@ func TestGenerateHoldsTheTextToASchemaOrAGrammar(t *testing.T) {
 		}
 		return name
 	}
-	if got := generated(t, "", "--json-schema", file(`{"enum":["yes"]}`), "Once"); got != `"yes"` {
+	if got := generatedText(t, "", "--json-schema", file(`{"enum":["yes"]}`), "Once"); got != `"yes"` {
 		t.Errorf("by a schema of one text: %q", got)
 	}
-	if got := generated(t, "", "--ignore-eos", "--grammar", file(`root ::= " no"`), "Once"); got != " no" {
+	if got := generatedText(t, "", "--ignore-eos", "--grammar", file(`root ::= " no"`), "Once"); got != " no" {
 		t.Errorf("by a grammar of one text: %q", got)
 	}
 	for _, c := range []struct {

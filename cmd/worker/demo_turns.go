@@ -90,11 +90,9 @@ func (d *demo) alone(prompt string, newTokens int) (*generateDocument, error) {
 	var out bytes.Buffer
 	env := *d.env
 	env.ctx, env.stdout = d.ctx, &out
-	defaults := schemas.DefaultSampling()
 	command := generateCommand{
 		Text: prompt, MaxTokens: &newTokens, JSON: true, modelFlags: modelFlags{Ctx: demoContext, Threads: demoThreads},
-		samplingFlags: samplingFlags{Temperature: defaults.Temperature, TopK: defaults.TopK, TopP: defaults.TopP, MinP: defaults.MinP,
-			RepeatPenalty: defaults.RepeatPenalty, PenaltyLastN: defaults.PenaltyLastN},
+		samplingFlags: greedyFlags(),
 	}
 	if err := command.Run(&env); err != nil {
 		return nil, fmt.Errorf("generate without a mesh: %w", err)

@@ -8,7 +8,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/meshnet/node/internal/text"
 	"github.com/meshnet/node/llama"
+	"github.com/meshnet/node/sampling"
 	"github.com/meshnet/node/scheduler"
 	"github.com/meshnet/node/schemas"
 )
@@ -49,9 +51,10 @@ type generation struct {
 	env    *environment
 	model  *llama.Model
 	sched  *scheduler.Scheduler
-	stream *llama.TextStream
+	stream *text.Stream
 	status turnStatus
 	text   strings.Builder
+	probs  []schemas.TokenProbs
 	loaded time.Duration
 }
 
@@ -82,7 +85,7 @@ func (c *generateCommand) Run(env *environment) error {
 	}
 	defer sched.Close()
 	g := &generation{
-		cmd: c, env: env, model: model, sched: sched, stream: model.NewTextStream(), loaded: time.Since(began),
+		cmd: c, env: env, model: model, sched: sched, stream: text.New(c.textOptions(model)), loaded: time.Since(began),
 		status: turnStatus{line: env.status, onScreen: isTerminal(env.stdout)},
 	}
 	return g.run(engine, prompt)
@@ -171,6 +174,9 @@ func (g *generation) run(engine *llama.Engine, prompt localPrompt) error {
 
 func (g *generation) request(facts scheduler.Facts, prompt localPrompt) (scheduler.Request, error) {
 	req := scheduler.Request{Tenant: "local", Session: "generate", Turn: 1, Sampling: g.cmd.sampling()}
+	if out := sampling.CheckStops(g.cmd.Stop); out != nil {
+		return req, &exitError{exitRejected, out}
+	}
 	var err error
 	switch {
 	case len(g.cmd.Tokens) > 0:
@@ -196,7 +202,18 @@ func (g *generation) request(facts scheduler.Facts, prompt localPrompt) (schedul
 	if g.cmd.MaxTokens != nil {
 		req.MaxNewTokens = *g.cmd.MaxTokens
 	}
+	if len(g.cmd.Stop) > 0 {
+		said := text.New(g.cmd.textOptions(g.model))
+		req.Stop = func(token scheduler.Token) bool {
+			chunk, err := said.Next(token)
+			return err == nil && chunk.Stopped
+		}
+	}
 	return req, nil
+}
+
+func (c *generateCommand) textOptions(model *llama.Model) text.Options {
+	return text.Options{Piece: model.AppendText, Stops: c.Stop, Least: c.MinTokens}
 }
 
 func rejected(d scheduler.Decision) error {
@@ -206,17 +223,20 @@ func rejected(d scheduler.Decision) error {
 // tokens prints what a tick yielded, as soon as it is whole text.
 func (g *generation) tokens(tokens []scheduler.NewToken) error {
 	for _, t := range tokens {
+		if t.Probs != nil {
+			g.probs = append(g.probs, schemas.ProbsOf(t.Probs))
+		}
 		if t.EOG {
 			continue
 		}
-		text, err := g.stream.Next(t.Token)
+		chunk, err := g.stream.Next(t.Token)
 		if err != nil {
 			return err
 		}
-		g.text.WriteString(text)
+		g.text.WriteString(chunk.Text)
 		g.status.reaches(g.status.tokens + 1)
 		if !g.cmd.JSON {
-			if err := g.print(shown(g.env.stdout, text)); err != nil {
+			if err := g.print(shown(g.env.stdout, chunk.Text)); err != nil {
 				return err
 			}
 		}
@@ -235,7 +255,7 @@ func (g *generation) print(text string) error {
 // finish prints the end of the text and how the turn ended.
 func (g *generation) finish(req scheduler.Request, end scheduler.Ending) error {
 	g.env.status.clear()
-	tail := g.stream.Flush()
+	tail := g.stream.Flush().Text
 	g.text.WriteString(tail)
 	var err error
 	if g.cmd.JSON {
@@ -269,16 +289,17 @@ func (g *generation) summary(req scheduler.Request, end scheduler.Ending) {
 
 // generateDocument is what --json prints.
 type generateDocument struct {
-	SchemaVersion int               `json:"schema_version"`
-	Model         string            `json:"model"`
-	Reason        string            `json:"reason"`
-	Finish        string            `json:"finish,omitempty"`
-	Detail        string            `json:"detail,omitempty"`
-	Text          string            `json:"text"`
-	TokenIDs      []scheduler.Token `json:"token_ids"`
-	Seed          *uint64           `json:"seed,omitempty"` // of a sampled turn
-	Usage         generateUsage     `json:"usage"`
-	Timings       generateTimings   `json:"timings"`
+	SchemaVersion int                  `json:"schema_version"`
+	Model         string               `json:"model"`
+	Reason        string               `json:"reason"`
+	Finish        string               `json:"finish,omitempty"`
+	Detail        string               `json:"detail,omitempty"`
+	Text          string               `json:"text"`
+	TokenIDs      []scheduler.Token    `json:"token_ids"`
+	Probs         []schemas.TokenProbs `json:"logprobs,omitempty"`
+	Seed          *uint64              `json:"seed,omitempty"` // of a sampled turn
+	Usage         generateUsage        `json:"usage"`
+	Timings       generateTimings      `json:"timings"`
 }
 
 type generateUsage struct {
@@ -308,7 +329,7 @@ func milliseconds(d time.Duration) float64 {
 func (g *generation) document(req scheduler.Request, end scheduler.Ending) generateDocument {
 	doc := generateDocument{
 		SchemaVersion: 1, Model: g.model.Facts().Name, Reason: string(end.Reason), Finish: string(end.Finish), Detail: end.Detail,
-		Text: g.text.String(), TokenIDs: end.Tokens,
+		Text: g.text.String(), TokenIDs: end.Tokens, Probs: g.probs,
 		Usage:   generateUsage{PromptTokens: end.Usage.Prompt, NewTokens: end.Usage.New},
 		Timings: newGenerateTimings(g.loaded, end),
 	}

@@ -155,6 +155,7 @@ func newParser(env *environment, exit func(int)) (*kong.Kong, error) {
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 110}),
 		kong.ValueFormatter(helpText),
 		kong.Vars{"version": fmt.Sprintf("worker %s (llama.cpp %s)", version, llama.Version())},
+		samplingVars(),
 		kong.Writers(env.stdout, env.stderr),
 		kong.Exit(exit),
 		kong.WithHyphenPrefixedParameters(true),

@@ -19,7 +19,6 @@ import (
 	"github.com/meshnet/node/llama"
 
 	"github.com/meshnet/node/models"
-	"github.com/meshnet/node/scheduler"
 )
 
 // asWorker makes the test binary behave as the worker, for tests that need a process of their own.
@@ -124,6 +123,11 @@ func TestExitCodesSayWhatWentWrong(t *testing.T) {
 		{"negative temperature", []string{"generate", "--temperature=-1", "x"}, exitRejected, "temperature is -1"},
 		{"NaN temperature", []string{"generate", "--temperature", "NaN", "x"}, exitRejected, "temperature is NaN"},
 		{"infinite top_p", []string{"generate", "--top-p", "+Inf", "x"}, exitRejected, "top_p is +Inf"},
+		{"typical_p 0", []string{"generate", "--typical-p", "0", "x"}, exitRejected, "typical_p is 0"},
+		{"a bias of a token that there is not", []string{"generate", "--logit-bias", "1024=1", "x"}, exitRejected, "logit_bias[0] is 1024"},
+		{"a bias of 101", []string{"generate", "--logit-bias", "3=101", "x"}, exitRejected, "logit_bias[0] is 101"},
+		{"an empty stop string", []string{"generate", "--stop", "", "x"}, exitRejected, "stop[0] is 0 bytes long"},
+		{"more least tokens than tokens", []string{"generate", "-n", "5", "--min-tokens", "6", "x"}, exitRejected, "min_new_tokens is 6"},
 		{"no new tokens", []string{"generate", "-n", "0", "x"}, exitRejected, "max_new_tokens is 0"},
 		{"minus one is not unlimited", []string{"generate", "--max-tokens=-1", "x"}, exitRejected, "max_new_tokens is -1"},
 		{"token id beyond 64 bits", []string{"generate", "--tokens", "9223372036854775808", "x"}, exitUsage, "9223372036854775808"},
@@ -224,9 +228,7 @@ func TestCtrlCEndsGenerateAfterTheTokenInFlight(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	out := &cancelOnWrite{cancel: cancel}
 	env := newEnvironment(ctx, strings.NewReader(""), out, io.Discard)
-	c := generateCommand{Text: storyPrompt, modelFlags: modelFlags{Threads: 1}}
-	defaults := scheduler.DefaultSampling()
-	c.TopP, c.RepeatPenalty, c.PenaltyLastN = defaults.TopP, defaults.RepeatPenalty, defaults.PenaltyLastN
+	c := generateCommand{Text: storyPrompt, modelFlags: modelFlags{Threads: 1}, samplingFlags: greedyFlags()}
 	err := c.Run(env)
 	if !errors.Is(err, errCancelled) {
 		t.Fatalf("error %v", err)

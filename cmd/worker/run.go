@@ -223,10 +223,7 @@ func (c *runCommand) describe(cfg *worker.Config, model *llama.Model, engine *ll
 	cfg.Engine = engine
 	cfg.ModelFingerprint = model.Identity()[:32] // nodes with another number of slots go on with each other's turns
 	cfg.Scheduler = scheduler.Config{Budget: budget, StallAfter: c.StallAfter, Weights: c.TenantWeight}
-	cfg.Text = worker.Text{
-		Tokenize:  model.TokenizeWithin,
-		NewStream: func() worker.TextStream { return model.NewTextStream() },
-	}
+	cfg.Text = worker.Text{Tokenize: model.TokenizeWithin, Piece: model.AppendText}
 	cfg.Identity = capability.Identity{
 		Version: semantic(version), Architecture: m.Architecture, Parameters: int64(m.Parameters), Quantisation: m.Quantisation,
 		WindowBytes: probes.WindowBytes, FlashAttention: probes.FlashAttention,

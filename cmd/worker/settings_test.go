@@ -77,7 +77,7 @@ func sampleOf(t *testing.T, flag *kong.Flag, file string) string {
 	}
 	samples := map[reflect.Kind]string{
 		reflect.Bool: "true", reflect.String: "word", reflect.Float64: "0.25", reflect.Slice: "3,5",
-		reflect.Map: "lab=7", reflect.Int: "7", reflect.Int64: "7", reflect.Uint64: "18446744073709551615",
+		reflect.Map: "7=0.5", reflect.Int: "7", reflect.Int64: "7", reflect.Uint64: "18446744073709551615",
 	}
 	sample, ok := samples[kind.Kind()]
 	if !ok {

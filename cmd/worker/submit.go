@@ -35,6 +35,7 @@ type submitCommand struct {
 	RequireHot bool          `help:"Rather end than prefill a session that is not hot any more."`
 	Deadline   time.Duration `help:"How long the whole turn may take, with its wait in the queue." default:"10m" placeholder:"DURATION"`
 	Priority   int           `help:"Among this tenant's turns that wait, -8 to 8: higher first." default:"0" placeholder:"N"`
+	Raw        bool          `help:"With --json: the bytes of the text as the tokens have them, too, in base64."`
 	JSON       bool          `help:"Print one JSON object a line, an event each, and nothing else." name:"json"`
 
 	chatFlags   `embed:"" group:"Messages and answers:"`
@@ -137,7 +138,8 @@ func (c *submitCommand) cancel(env *environment, mesh *client.Client, req client
 func (c *submitCommand) request(env *environment) (client.Request, error) {
 	req := client.Request{
 		Tenant: c.Tenant, Session: c.Session, Turn: c.Turn, Epoch: c.Epoch, Model: c.ServedAs, Adapter: c.Adapter, TokenIDs: c.TokenIDs, Special: c.Special,
-		MaxNewTokens: c.MaxTokens, Sampling: c.wire(), Keep: c.Keep, RequireHot: c.RequireHot, Deadline: c.Deadline, Priority: c.Priority, RetryQuota: true,
+		MaxNewTokens: c.MaxTokens, MinNewTokens: c.MinTokens, Sampling: c.wire(), Stop: c.Stop, Raw: c.Raw,
+		Keep: c.Keep, RequireHot: c.RequireHot, Deadline: c.Deadline, Priority: c.Priority, RetryQuota: true,
 	}
 	var err error
 	if req.JSONSchema, req.Grammar, err = c.answer(env); err != nil {
@@ -165,15 +167,6 @@ func (c *submitCommand) request(env *environment) (client.Request, error) {
 		req.Turn = uint64(time.Now().UnixMilli())
 	}
 	return req, nil
-}
-
-// wire is the sampling as the mesh takes it. Without --seed the worker draws one.
-func (f *samplingFlags) wire() *schemas.Sampling {
-	return &schemas.Sampling{
-		Temperature: f.Temperature, TopK: f.TopK, TopP: f.TopP, MinP: f.MinP,
-		RepeatPenalty: f.RepeatPenalty, PresencePenalty: f.PresencePenalty, FrequencyPenalty: f.FrequencyPenalty,
-		PenaltyLastN: f.PenaltyLastN, Seed: f.Seed, IgnoreEOS: f.IgnoreEOS,
-	}
 }
 
 // onlyModel is the model that all nodes serve.
@@ -276,11 +269,13 @@ func (s *submission) printJSON(event client.Event) error {
 		return encoder.Encode(e.Started)
 	case client.Text:
 		return encoder.Encode(struct {
-			Kind     string  `json:"kind"`
-			Index    int     `json:"index"`
-			TokenIDs []int64 `json:"token_ids"`
-			Text     string  `json:"text"`
-		}{"token", e.Index, e.TokenIDs, e.Text})
+			Kind     string               `json:"kind"`
+			Index    int                  `json:"index"`
+			TokenIDs []int64              `json:"token_ids"`
+			Text     string               `json:"text"`
+			Bytes    []byte               `json:"bytes,omitempty"`
+			Probs    []schemas.TokenProbs `json:"logprobs,omitempty"`
+		}{"token", e.Index, e.TokenIDs, e.Text, e.Bytes, e.Probs})
 	case client.Reset:
 		return encoder.Encode(struct {
 			Kind  string `json:"kind"`

@@ -20,6 +20,7 @@ type sweepCommand struct {
 	Requests     int   `help:"Requests to run at each level; default: twice the highest level." placeholder:"N"`
 	PromptTokens int   `help:"Longest prompt in tokens; the prompts have all lengths up to it." default:"48" placeholder:"N"`
 	MaxTokens    int   `help:"Tokens to generate for each request." default:"32" placeholder:"N"`
+	Sampled      bool  `help:"Draw each token by a seed with every sampler on, rather than take the likeliest."`
 	JSON         bool  `help:"Print one JSON document, and nothing else." name:"json"`
 }
 
@@ -148,6 +149,9 @@ func (c *sweepCommand) requests(facts llama.ModelFacts, adapters []llama.Adapter
 		}
 	}
 	sampling := scheduler.DefaultSampling()
+	if c.Sampled {
+		sampling = everySampler()
+	}
 	sampling.IgnoreEOG = true // every request is as long as it can be
 	random := rand.New(rand.NewPCG(1, 2))
 	order := random.Perm(n)
@@ -165,6 +169,15 @@ func (c *sweepCommand) requests(facts llama.ModelFacts, adapters []llama.Adapter
 		}
 	}
 	return requests
+}
+
+// everySampler is sampling with all that has a memory, a filter or a random choice.
+func everySampler() scheduler.Sampling {
+	s := scheduler.DefaultSampling()
+	s.Temperature, s.TopK, s.TypicalP, s.TopP, s.MinP, s.Seed = 1, 200, 0.98, 0.95, 0.001, 1
+	s.RepeatPenalty, s.PresencePenalty, s.FrequencyPenalty = 1.1, 0.1, 0.1
+	s.DRYMultiplier, s.XTCProbability = 0.8, 0.5
+	return s
 }
 
 // sweepDocument is what --json prints: the report, and of what.

@@ -8,6 +8,7 @@
 package fold
 
 import (
+	"bytes"
 	"slices"
 	"strings"
 
@@ -31,7 +32,9 @@ type Fold struct {
 	started *schemas.Started
 	tokens  []int64
 	text    strings.Builder
-	ends    []end // of the events that make up tokens and text, rising
+	raw     []byte               // the text's bytes, where the events have them
+	probs   []schemas.TokenProbs // of the tokens, where the events have them: as many, or none
+	ends    []end                // of the events that make up tokens and text, rising
 	final   *schemas.Final
 
 	// The furthest that any event spoke of: there is a gap while this is beyond attempt and tokens.
@@ -42,7 +45,7 @@ type Fold struct {
 }
 
 // end is where an event ended. Only there text and tokens can be parted: an event has one text for all its tokens.
-type end struct{ tokens, bytes int }
+type end struct{ tokens, bytes, raw int }
 
 // From is a Fold for a reader that has the first tokens of the turn already: Take goes on from there.
 func From(index int) *Fold {
@@ -113,6 +116,8 @@ func (f *Fold) cut(index int) {
 	f.text.Reset()
 	f.text.WriteString(kept)
 	f.tokens = slices.Clone(f.tokens[:at.tokens]) // readers may hold the old ones
+	f.raw = slices.Clone(f.raw[:at.raw])
+	f.probs = slices.Clone(f.probs[:min(at.tokens, len(f.probs))])
 	for len(f.ends) > 0 && f.ends[len(f.ends)-1].tokens > at.tokens {
 		f.ends = f.ends[:len(f.ends)-1]
 	}
@@ -136,18 +141,27 @@ func (f *Fold) append(e *schemas.Tokens) {
 	if e.Attempt != f.attempt || known < 0 || known >= len(e.TokenIDs) {
 		return
 	}
-	text := e.Text
+	text, raw := e.Text, e.Bytes
 	if known > 0 {
 		at := f.endAt(e.Index)
 		rest, agrees := strings.CutPrefix(text, f.text.String()[at.bytes:])
 		if at.tokens != e.Index || !agrees || !slices.Equal(f.tokens[e.Index:], e.TokenIDs[:known]) {
 			return // the text of its new tokens cannot be told from that of the known ones
 		}
+		if raw, agrees = bytes.CutPrefix(raw, f.raw[at.raw:]); !agrees {
+			return
+		}
 		text = rest
+	}
+	if len(e.Probs) > 0 && len(f.probs) == len(f.tokens) {
+		f.probs = append(f.probs, e.Probs[known:]...)
+	} else {
+		f.probs = nil
 	}
 	f.tokens = append(f.tokens, e.TokenIDs[known:]...)
 	f.text.WriteString(text)
-	f.ends = append(f.ends, end{len(f.tokens), f.text.Len()})
+	f.raw = append(f.raw, raw...)
+	f.ends = append(f.ends, end{len(f.tokens), f.text.Len(), len(f.raw)})
 }
 
 // Status says whether the turn is over, and whether tokens are missing.
@@ -188,14 +202,23 @@ func (f *Fold) Tokens() []int64 { return slices.Clip(f.tokens) }
 // Text is the turn's text so far. It may lag behind the tokens by part of a character.
 func (f *Fold) Text() string { return f.text.String() }
 
+// Bytes are the text's so far, where the events have them. The slice must not be changed.
+func (f *Fold) Bytes() []byte { return slices.Clip(f.raw) }
+
+// Probs are those of the turn's tokens so far; none where they are not known of every token. The slice must not be changed.
+func (f *Fold) Probs() []schemas.TokenProbs { return slices.Clip(f.probs) }
+
 // Delta is what a reader has not had yet.
 type Delta struct {
 	// Reset: what the reader has had from Index on is void.
 	Reset     bool
 	Index     int     // of the first token
 	TextBytes int     // of the turn's text before Index; not known, and 0, while Index is beyond the tokens
+	RawBytes  int     // likewise of its bytes
 	TokenIDs  []int64 // none where there is nothing new
 	Text      string
+	Bytes     []byte
+	Probs     []schemas.TokenProbs
 }
 
 // Empty says that there is nothing for the reader.
@@ -215,11 +238,16 @@ func (f *Fold) Take() Delta {
 		d.Reset = d.Reset || at.tokens < f.delivered
 		d.TokenIDs = slices.Clip(f.tokens[at.tokens:])
 		d.Text = f.text.String()[at.bytes:]
+		d.Bytes = slices.Clip(f.raw[at.raw:])
+		if len(f.probs) > 0 {
+			d.Probs = slices.Clip(f.probs[at.tokens:])
+		}
 		f.delivered = at.tokens
 	}
 	d.Index = f.delivered
 	if d.Index <= len(f.tokens) {
-		d.TextBytes = f.endAt(d.Index).bytes
+		at := f.endAt(d.Index)
+		d.TextBytes, d.RawBytes = at.bytes, at.raw
 	}
 	f.delivered += len(d.TokenIDs)
 	f.low = f.delivered

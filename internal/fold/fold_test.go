@@ -270,3 +270,65 @@ func TestDeltasAddUpToTheText(t *testing.T) {
 		}
 	})
 }
+
+// rich is a token event with all that can come with tokens.
+func rich(attempt, index int, raw string, ids ...int64) *schemas.Tokens {
+	e := tokens(attempt, index, "-", ids...)
+	e.Bytes = []byte(raw)
+	for _, id := range ids {
+		e.Probs = append(e.Probs, schemas.TokenProbs{LogProb: -float64(id)})
+	}
+	return e
+}
+
+func logProbs(probs []schemas.TokenProbs) (ids []int64) {
+	for _, p := range probs {
+		ids = append(ids, int64(-p.LogProb))
+	}
+	return ids
+}
+
+func TestBytesAndLogProbabilitiesAreCutAndResumedWithTheirTokens(t *testing.T) {
+	f := fold.From(0)
+	take := func(want string, reset bool, ids ...int64) {
+		t.Helper()
+		d := f.Take()
+		if string(d.Bytes) != want || d.Reset != reset || !slices.Equal(logProbs(d.Probs), ids) || !slices.Equal(d.TokenIDs, ids) {
+			t.Errorf("%+v, want %q, reset %t, tokens %v", d, want, reset, ids)
+		}
+	}
+	f.ApplyLive(started(1, 0))
+	f.ApplyLive(rich(1, 0, "a\xc3", 1))
+	take("a\xc3", false, 1)
+	f.ApplyLive(rich(1, 1, "\xa9", 2, 3))
+	f.ApplyLive(rich(1, 1, "\xa9", 2, 3)) // again
+	take("\xa9", false, 2, 3)
+	f.ApplyLive(started(2, 1))
+	f.ApplyLive(rich(2, 1, "z", 9))
+	again := rich(2, 1, "zy", 9, 8) // sent again, with one more
+	again.Text = "--"
+	f.ApplyLive(again)
+	take("zy", true, 9, 8)
+	if got := f.Bytes(); string(got) != "a\xc3zy" {
+		t.Errorf("bytes %q", got)
+	}
+	if got := logProbs(f.Probs()); !slices.Equal(got, []int64{1, 9, 8}) {
+		t.Errorf("log-probabilities of %v", got)
+	}
+	f.ApplyLive(tokens(2, 3, "x", 7)) // told without
+	if got := f.Probs(); len(got) != 0 {
+		t.Errorf("log-probabilities %v, although one token has none", got)
+	}
+}
+
+func TestAResetSaysWhereTheBytesGoOn(t *testing.T) {
+	f := fold.From(0)
+	f.ApplyLive(started(1, 0))
+	f.ApplyLive(rich(1, 0, "abc", 1))
+	f.ApplyLive(rich(1, 1, "d", 2))
+	f.Take()
+	f.ApplyLive(started(2, 1))
+	if d := f.Take(); !d.Reset || d.Index != 1 || d.TextBytes != 1 || d.RawBytes != 3 {
+		t.Errorf("%+v, want a reset to 1 token, 1 byte of text, 3 raw bytes", d)
+	}
+}

@@ -21,6 +21,7 @@ func TestPenaltiesCountRecentTokens(t *testing.T) {
 	e := &Engine{seen: make([]int32, 6)}
 	var s sampler
 	s.reset(scheduler.Sampling{
+		TypicalP:      1,
 		RepeatPenalty: 2, PresencePenalty: 0.5, FrequencyPenalty: 0.25, PenaltyLastN: 4,
 	}, []scheduler.Token{5, 4, 1, 2}) // all four are looked back on
 	s.accept(5) // pushes the 5 out
@@ -48,13 +49,13 @@ func TestFiltersKeepTheRightHead(t *testing.T) {
 		s    scheduler.Sampling
 		want int
 	}{
-		"all off":                         {scheduler.Sampling{TopP: 1}, 4},
-		"top-k":                           {scheduler.Sampling{TopP: 1, TopK: 3}, 3},
-		"top-k above the vocabulary":      {scheduler.Sampling{TopP: 1, TopK: 1 << 20}, 4},
-		"top-p takes the one that passes": {scheduler.Sampling{TopP: 0.7}, 2},
-		"top-p after top-k is relative":   {scheduler.Sampling{TopP: 0.6, TopK: 2}, 1},
-		"min-p is relative to the best":   {scheduler.Sampling{TopP: 1, MinP: 0.25}, 3},
-		"one is always left":              {scheduler.Sampling{TopP: 1e-9, MinP: 1}, 1},
+		"all off":                         {scheduler.Sampling{TypicalP: 1, TopP: 1}, 4},
+		"top-k":                           {scheduler.Sampling{TypicalP: 1, TopP: 1, TopK: 3}, 3},
+		"top-k above the vocabulary":      {scheduler.Sampling{TypicalP: 1, TopP: 1, TopK: 1 << 20}, 4},
+		"top-p takes the one that passes": {scheduler.Sampling{TypicalP: 1, TopP: 0.7}, 2},
+		"top-p after top-k is relative":   {scheduler.Sampling{TypicalP: 1, TopP: 0.6, TopK: 2}, 1},
+		"min-p is relative to the best":   {scheduler.Sampling{TypicalP: 1, TopP: 1, MinP: 0.25}, 3},
+		"one is always left":              {scheduler.Sampling{TypicalP: 1, TopP: 1e-9, MinP: 1}, 1},
 	} {
 		s := sampler{Sampling: c.s}
 		if got := len(s.filter(ranked)); got != c.want {

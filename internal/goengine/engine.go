@@ -145,8 +145,11 @@ func (e *Engine) Reopen(slot int, sampling scheduler.Sampling, history, yielded 
 	if f := e.faults.strike(FaultOpen, OpOpen, nil, slot); f != nil {
 		return f.error("opening slot %d failed", slot)
 	}
-	if err := checkSampling(sampling); err != nil {
-		return err
+	if err := sampling.Validate(); err != nil {
+		return fmt.Errorf("goengine: sampling: %w", err)
+	}
+	for _, b := range sampling.LogitBias {
+		e.checkToken("biased", b.Token)
 	}
 	s.sampler.reset(sampling, history)
 	for _, token := range yielded {

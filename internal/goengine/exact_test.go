@@ -10,9 +10,12 @@ import (
 	"github.com/meshnet/node/scheduler"
 )
 
+// drawn has every sampler on.
 var drawn = scheduler.Sampling{
-	Temperature: 0.9, TopK: 50, TopP: 0.95, MinP: 0.01,
-	RepeatPenalty: 1.2, PresencePenalty: 0.1, FrequencyPenalty: 0.1, PenaltyLastN: 24, Seed: 42,
+	Temperature: 0.9, TopK: 50, TypicalP: 0.97, TopP: 0.95, MinP: 0.01,
+	RepeatPenalty: 1.2, PresencePenalty: 0.1, FrequencyPenalty: 0.1, PenaltyLastN: 24,
+	DRYMultiplier: 0.8, DRYBase: 1.75, DRYAllowedLength: 1, DRYPenaltyLastN: 64,
+	XTCProbability: 0.5, XTCThreshold: 0.05, LogitBias: []scheduler.Bias{{Token: 5, Bias: 1}, {Token: 6, Bias: -1}}, Seed: 42,
 }
 
 var memoryModes = map[string]goengine.Mode{

@@ -2,25 +2,17 @@ package goengine
 
 import (
 	"cmp"
-	"fmt"
 	"math"
 	"slices"
 
 	"github.com/meshnet/node/scheduler"
 )
 
-// Ranges of scheduler.Sampling.
-const (
-	maxTopK         = 1 << 20
-	maxPenaltyLastN = 4096
-)
-
 // sampler is one session's way from logits to tokens, and the tokens its penalties look back on.
 type sampler struct {
 	scheduler.Sampling
 	promptTokens int
-	recent       []scheduler.Token // ring of the newest PenaltyLastN tokens
-	oldest       int               // where the next one goes once the ring is full
+	recent       []scheduler.Token // as many of the newest as any penalty looks back, newest last
 }
 
 // candidate is a token that can still be drawn.
@@ -30,36 +22,53 @@ type candidate struct {
 }
 
 func (s *sampler) reset(sampling scheduler.Sampling, history []scheduler.Token) {
-	s.Sampling, s.promptTokens, s.oldest = sampling, len(history), 0
-	s.recent = slices.Grow(s.recent[:0], sampling.PenaltyLastN)
-	for _, token := range history[max(0, len(history)-sampling.PenaltyLastN):] {
+	s.Sampling, s.promptTokens = sampling, len(history)
+	s.recent = slices.Grow(s.recent[:0], s.memory())
+	for _, token := range history[max(0, len(history)-s.memory()):] {
 		s.accept(token)
 	}
 }
 
+// memory is how many tokens the penalties look back.
+func (s *sampler) memory() int {
+	n := 0
+	if s.Penalises() {
+		n = s.PenaltyLastN
+	}
+	if s.DRY() {
+		n = max(n, s.DRYPenaltyLastN)
+	}
+	return n
+}
+
 func (s *sampler) accept(token scheduler.Token) {
-	switch {
-	case s.PenaltyLastN == 0:
-	case len(s.recent) < s.PenaltyLastN:
+	switch n := s.memory(); {
+	case n == 0:
+	case len(s.recent) < n:
 		s.recent = append(s.recent, token)
 	default:
-		s.recent[s.oldest] = token
-		s.oldest = (s.oldest + 1) % s.PenaltyLastN
+		copy(s.recent, s.recent[1:])
+		s.recent[n-1] = token
 	}
 }
 
-func (s *sampler) penalises() bool {
-	return s.RepeatPenalty != 1 || s.PresencePenalty != 0 || s.FrequencyPenalty != 0
-}
+// newest are the last n tokens, or all there are.
+func (s *sampler) newest(n int) []scheduler.Token { return s.recent[max(0, len(s.recent)-n):] }
 
-// sample chooses a token: penalties, then top-k, top-p and min-p, then temperature and the draw. It
-// changes the row. ok is false where no token is possible.
+// sample chooses a token: biases, penalties, DRY, then top-k, typical-p, top-p, min-p and XTC, then temperature and the
+// draw. It changes the row. ok is false where no token is possible.
 func (e *Engine) sample(s *slot, row []float32, index int) (token scheduler.Token, ok bool) {
-	if s.sampler.IgnoreEOG {
+	for _, b := range s.sampler.LogitBias {
+		row[b.Token] += float32(b.Bias)
+	}
+	if s.sampler.IgnoreEOG || index < s.sampler.MinNewTokens {
 		row[e.cfg.EOG] = float32(math.Inf(-1))
 	}
-	if s.sampler.penalises() {
+	if s.sampler.Penalises() {
 		e.penalise(&s.sampler, row)
+	}
+	if s.sampler.DRY() {
+		s.sampler.penaliseRepetition(row)
 	}
 	if s.sampler.Temperature == 0 {
 		return greedy(row)
@@ -69,15 +78,38 @@ func (e *Engine) sample(s *slot, row []float32, index int) (token scheduler.Toke
 		return 0, false
 	}
 	ranked = s.sampler.filter(ranked)
+	if s.sampler.XTC() && uniform(s.sampler.Seed, uint64(index), purposeXTC) < s.sampler.XTCProbability {
+		ranked = s.sampler.exclude(ranked)
+	}
 	return pick(ranked, s.sampler.Temperature, uniform(s.sampler.Seed, uint64(index), purposeToken)), true
+}
+
+// penaliseRepetition is DRY: it lowers the logits of tokens that would go on repeating a sequence. The tokens of this
+// engine have no text, and so there is no sequence breaker among them.
+func (s *sampler) penaliseRepetition(row []float32) {
+	window := s.newest(s.DRYPenaltyLastN)
+	longest := map[scheduler.Token]int{}
+	for end := range max(0, len(window)-1) {
+		n := 0
+		for n <= end && window[end-n] == window[len(window)-1-n] {
+			n++
+		}
+		if next := window[end+1]; n >= s.DRYAllowedLength {
+			longest[next] = max(longest[next], n)
+		}
+	}
+	for token, n := range longest {
+		row[token] -= float32(s.DRYMultiplier * math.Pow(s.DRYBase, float64(min(n-s.DRYAllowedLength, 60))))
+	}
 }
 
 // penalise lowers the logits of recent tokens: once for being there at all, and once for each time.
 func (e *Engine) penalise(s *sampler, row []float32) {
-	for _, token := range s.recent {
+	recent := s.newest(s.PenaltyLastN)
+	for _, token := range recent {
 		e.seen[token]++
 	}
-	for _, token := range s.recent {
+	for _, token := range recent {
 		count := e.seen[token]
 		if count == 0 {
 			continue // done
@@ -112,19 +144,24 @@ func (e *Engine) rank(row []float32) []candidate {
 			ranked = append(ranked, candidate{scheduler.Token(i), v})
 		}
 	}
-	slices.SortFunc(ranked, func(a, b candidate) int {
-		if order := cmp.Compare(b.logit, a.logit); order != 0 {
-			return order
-		}
-		return cmp.Compare(a.token, b.token)
-	})
+	slices.SortFunc(ranked, likelier)
 	return ranked
 }
 
-// filter keeps the head of ranked that top-k, top-p and min-p allow; at least one.
+func likelier(a, b candidate) int {
+	if order := cmp.Compare(b.logit, a.logit); order != 0 {
+		return order
+	}
+	return cmp.Compare(a.token, b.token)
+}
+
+// filter keeps what top-k, typical-p, top-p and min-p allow of ranked, in its order; at least one.
 func (s *sampler) filter(ranked []candidate) []candidate {
 	if s.TopK > 0 {
 		ranked = ranked[:min(s.TopK, len(ranked))]
+	}
+	if s.TypicalP < 1 {
+		ranked = s.typical(ranked)
 	}
 	if s.TopP < 1 {
 		var total, sum float64
@@ -148,6 +185,59 @@ func (s *sampler) filter(ranked []candidate) []candidate {
 		}
 	}
 	return ranked
+}
+
+// typical keeps the candidates whose surprise is closest to the expected one, until they add up to TypicalP.
+func (s *sampler) typical(ranked []candidate) []candidate {
+	var total, entropy float64
+	for _, c := range ranked {
+		total += weight(c, ranked[0], 1)
+	}
+	chance := func(c candidate) float64 { return weight(c, ranked[0], 1) / total }
+	for _, c := range ranked {
+		if p := chance(c); p > 0 {
+			entropy -= p * math.Log(p)
+		}
+	}
+	top := ranked[0]
+	off := func(c candidate) float64 { return math.Abs(-math.Log(weight(c, top, 1)/total) - entropy) }
+	slices.SortStableFunc(ranked, func(a, b candidate) int { return cmp.Compare(off(a), off(b)) })
+	sum := 0.0
+	for i, c := range ranked {
+		if sum += weight(c, top, 1) / total; sum > s.TypicalP {
+			ranked = ranked[:i+1]
+			break
+		}
+	}
+	slices.SortFunc(ranked, likelier)
+	return ranked
+}
+
+// exclude is XTC: of the candidates that reach the threshold only the least likely stays.
+func (s *sampler) exclude(ranked []candidate) []candidate {
+	var total float64
+	for _, c := range ranked {
+		total += weight(c, ranked[0], 1)
+	}
+	likely := 0
+	for likely < len(ranked) && weight(ranked[likely], ranked[0], 1)/total >= s.XTCThreshold {
+		likely++
+	}
+	return ranked[max(0, likely-1):]
+}
+
+// probs are the log-probabilities of a row as the model gave it, and how to find that of any token of it.
+func (e *Engine) probs(row []float32, n int) (p *scheduler.Probs, whole float64) {
+	ranked := e.rank(row)
+	for _, c := range ranked {
+		whole += weight(c, ranked[0], 1)
+	}
+	whole = float64(ranked[0].logit) + math.Log(whole)
+	p = &scheduler.Probs{Top: make([]scheduler.Prob, min(n, len(ranked)))}
+	for i, c := range ranked[:len(p.Top)] {
+		p.Top[i] = scheduler.Prob{Token: c.token, LogProb: float64(c.logit) - whole}
+	}
+	return p, whole
 }
 
 // pick draws from ranked, u being uniform in [0, 1).
@@ -174,8 +264,11 @@ func weight(c, top candidate, temperature float64) float64 {
 	return math.Exp((float64(c.logit) - float64(top.logit)) / temperature)
 }
 
-// purposeToken tells the draw of a token from other random choices at the same index.
-const purposeToken = 1
+// The purposes tell the random choices at one index apart.
+const (
+	purposeToken = 1
+	purposeXTC   = 2
+)
 
 // uniform is a number in [0, 1) that depends on its arguments alone.
 func uniform(seed, index, purpose uint64) float64 {
@@ -189,28 +282,4 @@ func mix(x uint64) uint64 {
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
 	x = (x ^ x>>27) * 0x94d049bb133111eb
 	return x ^ x>>31
-}
-
-// checkSampling names the first parameter that is out of its range. NaN is out of every range.
-func checkSampling(s scheduler.Sampling) error {
-	for _, field := range []struct {
-		name     string
-		value    float64
-		ok       bool
-		interval string
-	}{
-		{"Temperature", s.Temperature, s.Temperature >= 0 && s.Temperature <= 2, "[0, 2]"},
-		{"TopK", float64(s.TopK), s.TopK >= 0 && s.TopK <= maxTopK, "[0, 1048576]"},
-		{"TopP", s.TopP, s.TopP > 0 && s.TopP <= 1, "(0, 1]"},
-		{"MinP", s.MinP, s.MinP >= 0 && s.MinP <= 1, "[0, 1]"},
-		{"RepeatPenalty", s.RepeatPenalty, s.RepeatPenalty > 0 && s.RepeatPenalty <= 2, "(0, 2]"},
-		{"PresencePenalty", s.PresencePenalty, s.PresencePenalty >= -2 && s.PresencePenalty <= 2, "[-2, 2]"},
-		{"FrequencyPenalty", s.FrequencyPenalty, s.FrequencyPenalty >= -2 && s.FrequencyPenalty <= 2, "[-2, 2]"},
-		{"PenaltyLastN", float64(s.PenaltyLastN), s.PenaltyLastN >= 0 && s.PenaltyLastN <= maxPenaltyLastN, "[0, 4096]"},
-	} {
-		if !field.ok {
-			return fmt.Errorf("goengine: sampling: %s is %v, must be in %s", field.name, field.value, field.interval)
-		}
-	}
-	return nil
 }

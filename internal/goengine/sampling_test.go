@@ -23,14 +23,14 @@ func TestOpenNamesTheSamplingFieldThatIsWrong(t *testing.T) {
 		return out
 	}
 	for field, cases := range map[string][]scheduler.Sampling{
-		"Temperature":      set(func(s *scheduler.Sampling, v float64) { s.Temperature = v }, nan, inf, -1, 2.1),
-		"TopP":             set(func(s *scheduler.Sampling, v float64) { s.TopP = v }, nan, 0, 2),
-		"MinP":             set(func(s *scheduler.Sampling, v float64) { s.MinP = v }, nan, -0.1, 1.1),
-		"TopK":             set(func(s *scheduler.Sampling, v float64) { s.TopK = int(v) }, -5, 1<<20+1),
-		"RepeatPenalty":    set(func(s *scheduler.Sampling, v float64) { s.RepeatPenalty = v }, nan, 0, 10, -10),
-		"PresencePenalty":  set(func(s *scheduler.Sampling, v float64) { s.PresencePenalty = v }, nan, 10, -10),
-		"FrequencyPenalty": set(func(s *scheduler.Sampling, v float64) { s.FrequencyPenalty = v }, nan, 10, -10),
-		"PenaltyLastN":     set(func(s *scheduler.Sampling, v float64) { s.PenaltyLastN = int(v) }, -1, 4097),
+		"temperature":       set(func(s *scheduler.Sampling, v float64) { s.Temperature = v }, nan, inf, -1, 2.1),
+		"top_p":             set(func(s *scheduler.Sampling, v float64) { s.TopP = v }, nan, 0, 2),
+		"min_p":             set(func(s *scheduler.Sampling, v float64) { s.MinP = v }, nan, -0.1, 1.1),
+		"top_k":             set(func(s *scheduler.Sampling, v float64) { s.TopK = int(v) }, -5, 1<<20+1),
+		"repeat_penalty":    set(func(s *scheduler.Sampling, v float64) { s.RepeatPenalty = v }, nan, 0, 10, -10),
+		"presence_penalty":  set(func(s *scheduler.Sampling, v float64) { s.PresencePenalty = v }, nan, 10, -10),
+		"frequency_penalty": set(func(s *scheduler.Sampling, v float64) { s.FrequencyPenalty = v }, nan, 10, -10),
+		"penalty_last_n":    set(func(s *scheduler.Sampling, v float64) { s.PenaltyLastN = int(v) }, -1, 4097),
 	} {
 		for _, s := range cases {
 			e := newEngine(t, goengine.Config{})

@@ -8,10 +8,9 @@ import (
 )
 
 func TestDecodeDoesNotAllocate(t *testing.T) {
-	for name, sampling := range map[string]scheduler.Sampling{
-		"greedy": scheduler.DefaultSampling(),
-		"drawn":  {Temperature: 0.8, TopK: 40, TopP: 0.9, MinP: 0.05, RepeatPenalty: 1.1, PenaltyLastN: 64, Seed: 1},
-	} {
+	drawn := scheduler.DefaultSampling()
+	drawn.Temperature, drawn.TopK, drawn.TopP, drawn.MinP, drawn.RepeatPenalty, drawn.Seed = 0.8, 40, 0.9, 0.05, 1.1, 1
+	for name, sampling := range map[string]scheduler.Sampling{"greedy": scheduler.DefaultSampling(), "drawn": drawn} {
 		e := newEngine(t, goengine.Config{})
 		s := start(t, e, 0, prompt(1, 20), sampling)
 		rows := []scheduler.Row{s.row()}

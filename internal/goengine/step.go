@@ -3,6 +3,7 @@ package goengine
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/meshnet/node/scheduler"
 )
@@ -122,15 +123,29 @@ func (e *Engine) choose(s *slot, row []float32, index int, forced scheduler.Toke
 		result.LogitHash, result.Gap = audit(row)
 	}
 	if forced == scheduler.NoToken {
-		token, ok := e.sample(s, row, index)
+		find := e.findProbs(s, row)
+		token, ok := e.sample(s, row, s.sampler.FirstIndex+index)
 		if !ok {
 			return failed(scheduler.CauseSampler, "no token can be chosen at position %d", s.n-1)
 		}
-		result.Token = token
+		result.Token, result.Probs = token, find(token)
 	}
 	s.sampler.accept(result.Token)
 	result.EOG = result.Token == e.cfg.EOG
 	return result
+}
+
+// findProbs reads a row before sample changes it, where its session wants to know log-probabilities.
+func (e *Engine) findProbs(s *slot, row []float32) func(chosen scheduler.Token) *scheduler.Probs {
+	if s.sampler.Probs == 0 {
+		return func(scheduler.Token) *scheduler.Probs { return nil }
+	}
+	untouched := slices.Clone(row)
+	return func(chosen scheduler.Token) *scheduler.Probs {
+		p, whole := e.probs(untouched, s.sampler.Probs)
+		p.Chosen = float64(untouched[chosen]) - whole
+		return p
+	}
 }
 
 // audit returns a hash over all bits of a logit row and the distance between its two largest logits.

@@ -210,9 +210,7 @@ func benchEngine(b *testing.B, model *llama.Model, threads int) *llama.Engine {
 func benchMesh(b *testing.B, model *llama.Model, threads int) *client.Client {
 	return meshOf(b, worker.Config{
 		Model: schemas.Must(schemas.ParseModel(benchModel)), Engine: benchEngine(b, model, threads),
-		Text: worker.Text{Tokenize: model.TokenizeWithin, NewStream: func() worker.TextStream {
-			return model.NewTextStream()
-		}},
+		Text: worker.Text{Tokenize: model.TokenizeWithin, Piece: model.AppendText},
 	})
 }
 

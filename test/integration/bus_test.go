@@ -109,7 +109,7 @@ func (b *bus) worker(name string, changes ...busSetup) *busWorker {
 	engineConfig := goengine.Config{EOGBias: -1000, Seed: 1, Exact: true}
 	cfg := worker.Config{
 		URL: b.url, Node: schemas.Must(schemas.ParseNode(name)), Model: busModel, Periods: busPeriods, Replicas: b.replicas,
-		Text: worker.Text{Tokenize: busTokens, NewStream: func() worker.TextStream { return busWords{} }},
+		Text: worker.Text{Tokenize: busTokens, Piece: busWord},
 		Log:  slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}
 	for _, change := range changes {
@@ -173,11 +173,8 @@ func busTokens(_ int, text string, _ bool) ([]int32, error) {
 	return tokens, nil
 }
 
-// busWords spells each token as a word.
-type busWords struct{}
-
-func (busWords) Next(token int32) (string, error) { return fmt.Sprintf("<%d>", token), nil }
-func (busWords) Flush() string                    { return "" }
+// busWord spells a token.
+func busWord(dst []byte, token int32) ([]byte, error) { return fmt.Appendf(dst, "<%d>", token), nil }
 
 func busRequest(session string, turn, prompt, newTokens int) client.Request {
 	return client.Request{Tenant: "t", Session: session, Turn: uint64(turn), Model: busModel.String(), Prompt: fmt.Sprintf("once upon a time %d", prompt*prompt),

@@ -269,5 +269,5 @@ func floodedMesh(b *testing.B) (c *client.Client, vocab int) {
 	}
 	b.Cleanup(engine.Free)
 	return meshOf(b, worker.Config{Model: schemas.Must(schemas.ParseModel("m")), Engine: engine, TenantQuota: 128, DrainTimeout: -1,
-		Text: worker.Text{Tokenize: model.TokenizeWithin, NewStream: func() worker.TextStream { return model.NewTextStream() }}}), model.Facts().VocabTokens
+		Text: worker.Text{Tokenize: model.TokenizeWithin, Piece: model.AppendText}}), model.Facts().VocabTokens
 }

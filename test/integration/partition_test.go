@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"net"
@@ -304,14 +305,10 @@ func (b *bus) record(id schemas.TurnID) *schemas.LedgerRecord {
 
 // fat makes each token so much text that a few hundred fill every buffer on the way to a subscriber.
 func fat(c *worker.Config, _ *goengine.Config) {
-	c.Text.NewStream = func() worker.TextStream { return fatWords{} }
-}
-
-type fatWords struct{ busWords }
-
-func (f fatWords) Next(token int32) (string, error) {
-	word, err := f.busWords.Next(token)
-	return word + strings.Repeat(" ", 24<<10), err
+	c.Text.Piece = func(dst []byte, token int32) ([]byte, error) {
+		dst, err := busWord(dst, token)
+		return append(dst, bytes.Repeat([]byte(" "), 24<<10)...), err
+	}
 }
 
 // Whoever does not read what was asked for is cut off by the server, and only that one.

@@ -3,6 +3,7 @@ package integration
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"testing"
 
@@ -95,11 +96,13 @@ func TestDroppingOneOfSixteenChangesNoneOfTheOthers(t *testing.T) {
 
 func TestASampledTurnIsTheSameAloneInACrowdAndTakenOver(t *testing.T) {
 	sampled := request(t, "sampled", "The small fox", 80)
-	sampled.Sampling.Temperature, sampled.Sampling.TopP, sampled.Sampling.Seed = 1.2, 0.95, 42
-	sampled.Sampling.RepeatPenalty = 1.1
+	sampled.Sampling = everySampler(sampled.Sampling)
 	o := llama.Options{Slots: 8, Exact: true}
 	baseline := alone(t, story, o, sampled)
 
+	if plain := alone(t, story, o, request(t, "sampled", "The small fox", 80)); slices.Equal(plain, baseline) {
+		t.Fatal("the samplers change nothing: the test shows nothing")
+	}
 	n := newNode(t, story, o, nil)
 	for i := range 7 {
 		n.submit(requestTokens(fmt.Sprint("other", i), randomPrompt(uint64(i), 30*i+5, story.Facts().VocabTokens), 60+i))
@@ -119,6 +122,17 @@ func TestASampledTurnIsTheSameAloneInACrowdAndTakenOver(t *testing.T) {
 			t.Errorf("taken over after %d tokens: %v (%+v), alone %v", known, end.Tokens, end.Usage, baseline)
 		}
 	}
+}
+
+// everySampler turns on whatever has a memory, a filter or a random choice.
+func everySampler(s scheduler.Sampling) scheduler.Sampling {
+	s.Temperature, s.TopK, s.TypicalP, s.TopP, s.MinP, s.Seed = 1.2, 200, 0.98, 0.95, 0.001, 42
+	s.RepeatPenalty, s.PresencePenalty, s.FrequencyPenalty, s.PenaltyLastN = 1.1, 0.1, 0.1, 48
+	s.DRYMultiplier, s.DRYAllowedLength, s.DRYPenaltyLastN = 0.8, 1, 128
+	s.XTCProbability, s.XTCThreshold = 0.5, 0.1
+	s.LogitBias = []scheduler.Bias{{Token: 300, Bias: 2}, {Token: 301, Bias: math.Inf(-1)}}
+	s.Probs = 5
+	return s
 }
 
 // sweepRequests are n prompts of lengths up to longest.

@@ -10,6 +10,7 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
 	"github.com/meshnet/node/internal/testmodel"
+	"github.com/meshnet/node/internal/text"
 	"github.com/meshnet/node/llama"
 	"github.com/meshnet/node/scheduler"
 )
@@ -64,8 +65,8 @@ func wanderer(t *testing.T) *llama.Model {
 // textOf is what a turn says, without the token that ended it.
 func textOf(t *testing.T, model *llama.Model, tokens []scheduler.Token) string {
 	t.Helper()
-	stream := model.NewTextStream()
-	var text strings.Builder
+	stream := text.New(text.Options{Piece: model.AppendText})
+	var said strings.Builder
 	for _, token := range tokens {
 		if model.IsEOG(token) {
 			break
@@ -74,9 +75,9 @@ func textOf(t *testing.T, model *llama.Model, tokens []scheduler.Token) string {
 		if err != nil {
 			t.Fatal(err)
 		}
-		text.WriteString(piece)
+		said.WriteString(piece.Text)
 	}
-	return text.String() + stream.Flush()
+	return said.String() + stream.Flush().Text
 }
 
 func TestEveryTextThatEndsFulfilsItsSchema(t *testing.T) {

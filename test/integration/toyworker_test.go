@@ -91,12 +91,6 @@ func toyTokens(text string) []scheduler.Token {
 	return tokens
 }
 
-// toyText spells each token as a word.
-type toyText struct{}
-
-func (toyText) Next(token int32) (string, error) { return fmt.Sprintf("<%d>", token), nil }
-func (toyText) Flush() string                    { return "" }
-
 // serveToy runs a worker until in ends, which it also does when the test's process does.
 func serveToy(options []byte, in io.Reader, out io.Writer) error {
 	var opts toyOptions
@@ -110,8 +104,8 @@ func serveToy(options []byte, in io.Reader, out io.Writer) error {
 	service, err := worker.New(worker.Config{
 		URL: opts.URL, Node: schemas.Must(schemas.ParseNode(opts.Node)), Model: schemas.Must(schemas.ParseModel("m")), Engine: engine,
 		Text: worker.Text{
-			Tokenize:  func(_ int, text string, _ bool) ([]int32, error) { return toyTokens(text), nil },
-			NewStream: func() worker.TextStream { return toyText{} },
+			Tokenize: func(_ int, text string, _ bool) ([]int32, error) { return toyTokens(text), nil },
+			Piece:    busWord,
 		},
 		Periods:      worker.Periods{AckWait: 5 * time.Second, Rescue: time.Second},
 		DrainTimeout: -1, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
