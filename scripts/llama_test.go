@@ -110,8 +110,10 @@ func TestWhatCannotBeMadeIsOneClearErrorAndLeavesNothing(t *testing.T) {
 		env   []string
 		npm   string // body of the npm on the PATH; none if empty
 		uname string // body of uname, if not that of an x64 Linux
+		bare  bool   // there is no compiler
 		want  []string
 	}{
+		{name: "no compiler", npm: "exit 1", bare: true, want: []string{"no C++ compiler is installed", "install the package g++"}},
 		{name: "no npm", want: []string{"npm is not installed", "install npm"}},
 		{name: "no network", npm: `echo "npm error network getaddrinfo EAI_AGAIN the.registry" >&2; exit 1`,
 			want: []string{"cannot download node-llama-cpp@", "EAI_AGAIN the.registry", "check the network"}},
@@ -133,6 +135,9 @@ func TestWhatCannotBeMadeIsOneClearErrorAndLeavesNothing(t *testing.T) {
 			s := newSandbox(t)
 			if c.npm != "" {
 				s.fake("npm", c.npm)
+			}
+			if !c.bare {
+				s.fake("c++", "exit 1")
 			}
 			if c.uname != "" {
 				s.fake("uname", c.uname)
