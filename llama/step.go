@@ -14,7 +14,7 @@ import (
 	"github.com/meshnet/node/scheduler"
 )
 
-// Open implements scheduler.Engine.
+// Open is Reopen for a turn that begins.
 func (e *Engine) Open(slot int, s scheduler.Sampling, history []scheduler.Token) error {
 	e.enter()
 	defer e.leave()

@@ -38,12 +38,9 @@ type Engine interface {
 	// another adapter is dropped.
 	Bind(slot int, adapter string)
 
-	// Open attaches a sampler to a slot, which may already hold kept KV. history is the prompt: samplers with
-	// a memory (penalties) accept it before the first draw. The slice is not kept.
-	Open(slot int, sampling Sampling, history []Token) error
-
-	// Reopen attaches a sampler to the slot of a turn that goes on: history is the prompt, and yielded are the turn's own
-	// tokens so far. The sampler is then as if it had chosen them all. The slices are not kept.
+	// Reopen attaches a sampler to a slot, which may already hold kept KV. history is the prompt: samplers with a memory
+	// (penalties) accept it before the first draw. yielded are the turn's own tokens so far, none where it begins: the
+	// sampler is then as if it had chosen them all. The slices are not kept.
 	Reopen(slot int, sampling Sampling, history, yielded []Token) error
 
 	// Prefill evaluates one chunk of one session's prompt.

@@ -28,8 +28,7 @@ func (e *stubEngine) Fingerprints() scheduler.Fingerprints {
 	return scheduler.Fingerprints{Restore: "stub", Exact: "stub"}
 }
 
-func (e *stubEngine) Bind(int, string)                                      {}
-func (e *stubEngine) Open(int, scheduler.Sampling, []scheduler.Token) error { return nil }
+func (e *stubEngine) Bind(int, string) {}
 func (e *stubEngine) Reopen(int, scheduler.Sampling, []scheduler.Token, []scheduler.Token) error {
 	return nil
 }

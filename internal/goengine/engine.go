@@ -122,13 +122,13 @@ func (e *Engine) Bind(slot int, adapter string) {
 	s.adapter = i
 }
 
-// Open implements scheduler.Engine. The error names the sampling parameter that is out of its range.
-// Opening a slot that has a sampler panics.
+// Open is Reopen for a turn that begins.
 func (e *Engine) Open(slot int, sampling scheduler.Sampling, history []scheduler.Token) error {
 	return e.Reopen(slot, sampling, history, nil)
 }
 
-// Reopen implements scheduler.Engine. What holds for Open holds for it.
+// Reopen implements scheduler.Engine. The error names the sampling parameter that is out of its range.
+// Opening a slot that has a sampler panics.
 func (e *Engine) Reopen(slot int, sampling scheduler.Sampling, history, yielded []scheduler.Token) error {
 	s := e.slot(slot)
 	e.enter(Call{Op: OpOpen, Slot: slot, Tokens: len(history) + len(yielded)})

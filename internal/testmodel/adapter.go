@@ -1,11 +1,8 @@
 package testmodel
 
 import (
-	"bufio"
-	"errors"
 	"fmt"
 	"math"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -19,26 +16,12 @@ const adapterStrength = 1.0
 
 // WriteAdapter writes a LoRA adapter with random weights, for every matrix of the layers of a model of the shape, to path,
 // replacing what is there. After an error nothing usable is left at path.
-func WriteAdapter(path string, shape Shape, seed uint64, rank int) (err error) {
+func WriteAdapter(path string, shape Shape, seed uint64, rank int) error {
 	p, err := newAdapterPlan(shape, rank)
 	if err != nil {
 		return err
 	}
-	f, err := os.Create(path)
-	if err != nil {
-		return fmt.Errorf("testmodel: %w", err)
-	}
-	defer func() {
-		if err = errors.Join(err, f.Close()); err != nil {
-			err = fmt.Errorf("testmodel: write %s: %w", path, errors.Join(err, os.Remove(path)))
-		}
-	}()
-	w := &writer{out: bufio.NewWriterSize(f, 1<<20)}
-	w.header(p)
-	for _, t := range p.tensors {
-		w.weights(t, seed)
-	}
-	return errors.Join(w.err, w.out.Flush())
+	return p.write(path, seed)
 }
 
 // Adapter writes a LoRA adapter of rank 4 for a named shape into the test's own folder, and returns its path.

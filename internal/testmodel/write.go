@@ -18,11 +18,16 @@ const alignment = 32
 
 // Write writes a model of the shape with F16 weights to path, replacing what is there. It holds one row of
 // weights in memory at a time. After an error nothing usable is left at path.
-func Write(path string, shape Shape, seed uint64) (err error) {
+func Write(path string, shape Shape, seed uint64) error {
 	p, err := newPlan(shape)
 	if err != nil {
 		return err
 	}
+	return p.write(path, seed)
+}
+
+// write writes the planned file with random weights. After an error nothing usable is left at path.
+func (p *plan) write(path string, seed uint64) (err error) {
 	f, err := os.Create(path)
 	if err != nil {
 		return fmt.Errorf("testmodel: %w", err)
