@@ -61,7 +61,7 @@ func follow(t *testing.T, c *client.Client, req client.Request, on func(owner st
 			f.started = append(f.started, e)
 		case client.Text:
 			f.Text += e.Text
-			f.TokenIDs, f.Probs = append(f.TokenIDs, e.TokenIDs...), append(f.Probs, e.Probs...)
+			f.TokenIDs, f.Probs, f.Bytes = append(f.TokenIDs, e.TokenIDs...), append(f.Probs, e.Probs...), append(f.Bytes, e.Bytes...)
 			if on != nil {
 				on(f.started[len(f.started)-1].Node.String(), len(f.TokenIDs))
 			}
