@@ -82,7 +82,7 @@ func TestEveryOptionHasItsEffectItsLimitsAndItsRefusalsOnTheWire(t *testing.T) {
 				}
 				final := r.send(bad.change)
 				if e := final.Error; final.Reason != schemas.Rejected || e == nil || e.Reason != reason || e.Field != bad.field || e.Message == "" {
-					t.Errorf("%.200v: ended %s, %+v; want %s with the field %s", bad.change, final.Reason, e, reason, bad.field)
+					t.Errorf("%.200s: ended %s, %+v; want %s with the field %s", fmt.Sprint(bad.change), final.Reason, e, reason, bad.field)
 				}
 			}
 			o.effect(&r)
@@ -339,7 +339,7 @@ func (r *optionRig) send(changes fields) *schemas.Final {
 	for {
 		msg, err := events.NextMsgWithContext(ctx)
 		if err != nil {
-			r.Fatalf("%.200v: %v", changes, err)
+			r.Fatalf("%.200s: %v", fmt.Sprint(changes), err)
 		}
 		event, err := schemas.DecodeEvent(msg.Data)
 		if err != nil {
