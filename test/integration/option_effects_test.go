@@ -236,7 +236,7 @@ func stopEffect(r *optionRig) {
 	whole := say(0)
 	early, late := stopsOf(r.T, whole.Text)
 	got := say(0, late, early)
-	if want := whole.Text[:strings.Index(whole.Text, early)]; got.Final.Finish != schemas.FinishStopString || got.Text != want {
+	if want, _, _ := strings.Cut(whole.Text, early); got.Final.Finish != schemas.FinishStopString || got.Text != want {
 		r.Errorf("with %q it ends %s, %q; want %q", early, got.Final.Finish, got.Text, want)
 	}
 	if got := say(60, early, late); got.Final.Finish != schemas.FinishLength || got.Text != whole.Text {

@@ -127,7 +127,10 @@ func optionNames(t *testing.T) []string {
 
 // allOptions are the numbers of the package sampling, and what is not one.
 func allOptions() map[string]option {
-	options := otherOptions()
+	options := make(map[string]option)
+	for _, table := range []map[string]option{listOptions(), endingOptions(), promptOptions(), answerOptions()} {
+		maps.Copy(options, table)
+	}
 	for _, n := range sampling.Numbers() {
 		step := 1e-9
 		if n.Integer {
@@ -166,12 +169,21 @@ func biases(n int, bias any) []any {
 	return list
 }
 
-func otherOptions() map[string]option {
-	long := strings.Repeat("x", 64<<10)
-	say := []any{fields{"role": "user", "content": "hi"}}
-	chat := fields{"prompt": nil, "messages": say}
-	tokens := func(ids ...int64) fields { return fields{"prompt": nil, "token_ids": ids} }
-	texts := func(n, bytes int) []string { return slices.Repeat([]string{strings.Repeat("x", bytes)}, n) }
+// texts are n of so many bytes.
+func texts(n, bytes int) []string { return slices.Repeat([]string{strings.Repeat("x", bytes)}, n) }
+
+// prompted has token ids for a prompt.
+func prompted(ids ...int64) fields { return fields{"prompt": nil, "token_ids": ids} }
+
+var (
+	say  = []any{fields{"role": "user", "content": "hi"}}
+	chat = fields{"prompt": nil, "messages": say}
+)
+
+const tool = `[{"type":"function","function":{"name":"weather","description":"of a place","parameters":{"type":"object","properties":{}}}}]`
+
+// listOptions are those of the sampling that are no numbers.
+func listOptions() map[string]option {
 	bias := func(list ...any) fields { return sampled("logit_bias", list) }
 	return map[string]option{
 		"sampling.dry_sequence_breakers": {breakersEffect,
@@ -201,13 +213,18 @@ func otherOptions() map[string]option {
 		"sampling.ignore_eos": {ignoreEOSEffect,
 			[]fields{sampled("ignore_eos", false), sampled("ignore_eos", true)},
 			[]refusal{{field: "sampling.ignore_eos", change: sampled("ignore_eos", 1)}}},
+	}
+}
+
+func endingOptions() map[string]option {
+	return map[string]option{
 		"max_new_tokens": {mostEffect,
-			[]fields{{"max_new_tokens": 1}, merged(tokens(300, 301), fields{"max_new_tokens": optionContext - 1, "sampling": fields{"ignore_eos": true}})},
+			[]fields{{"max_new_tokens": 1}, merged(prompted(300, 301), fields{"max_new_tokens": optionContext - 1, "sampling": fields{"ignore_eos": true}})},
 			[]refusal{
 				{field: "max_new_tokens", change: fields{"max_new_tokens": 0}},
 				{field: "max_new_tokens", change: fields{"max_new_tokens": 1<<24 + 1}},
 				{field: "max_new_tokens", change: fields{"max_new_tokens": 1 << 24}, reason: schemas.RejectedContext},
-				{field: "max_new_tokens", change: merged(tokens(300, 301), fields{"max_new_tokens": optionContext}), reason: schemas.RejectedContext},
+				{field: "max_new_tokens", change: merged(prompted(300, 301), fields{"max_new_tokens": optionContext}), reason: schemas.RejectedContext},
 			}},
 		"min_new_tokens": {leastEffect,
 			[]fields{{"min_new_tokens": 0}, {"min_new_tokens": 2}},
@@ -221,6 +238,11 @@ func otherOptions() map[string]option {
 				{field: "stop[0]", change: fields{"stop": []string{"\x00"}}},
 			}},
 		"raw": {rawEffect, []fields{{"raw": true}, {"raw": false}}, []refusal{{field: "raw", change: fields{"raw": "yes"}}}},
+	}
+}
+
+func promptOptions() map[string]option {
+	return map[string]option{
 		"prompt": {promptEffect, []fields{{"prompt": "x"}, {"prompt": "\x00"}},
 			[]refusal{
 				{field: "prompt", change: fields{"prompt": ""}},
@@ -228,12 +250,12 @@ func otherOptions() map[string]option {
 				{field: "prompt", change: fields{"messages": say}},
 				{field: "prompt", change: fields{"prompt": strings.Repeat("x", schemas.MaxPromptBytes)}}, // it cannot fit the context
 			}},
-		"token_ids": {tokensEffect, []fields{tokens(0), tokens(optionVocab - 1)},
+		"token_ids": {tokensEffect, []fields{prompted(0), prompted(optionVocab - 1)},
 			[]refusal{
-				{field: "token_ids", change: tokens([]int64{}...)},
-				{field: "token_ids[1]", change: tokens(1, -1)},
-				{field: "token_ids[1]", change: tokens(1, optionVocab)},
-				{field: "token_ids[0]", change: tokens(1 << 31)},
+				{field: "token_ids", change: prompted([]int64{}...)},
+				{field: "token_ids[1]", change: prompted(1, -1)},
+				{field: "token_ids[1]", change: prompted(1, optionVocab)},
+				{field: "token_ids[0]", change: prompted(1 << 31)},
 			}},
 		"messages": {messagesEffect, []fields{chat},
 			[]refusal{
@@ -248,6 +270,11 @@ func otherOptions() map[string]option {
 			}},
 		"special": {specialEffect, []fields{{"special": true}, {"special": false}},
 			[]refusal{{field: "special", change: merged(chat, fields{"special": true})}}},
+	}
+}
+
+func answerOptions() map[string]option {
+	return map[string]option{
 		"json_schema": {schemaEffect, []fields{{"json_schema": `{"const":1}`}},
 			[]refusal{
 				{field: "json_schema", change: fields{"json_schema": "{"}},
@@ -257,15 +284,13 @@ func otherOptions() map[string]option {
 		"grammar": {grammarEffect, []fields{{"grammar": "root ::= [a-z]*"}},
 			[]refusal{
 				{field: "grammar", change: fields{"grammar": "root ::= nobody"}},
-				{field: "grammar", change: fields{"grammar": "root ::= [a]\n#" + long}},
+				{field: "grammar", change: fields{"grammar": "root ::= [a]\n#" + strings.Repeat("x", 64<<10)}},
 				{field: "grammar", change: fields{"grammar": "root ::= [a]", "json_schema": "{}"}},
 			}},
 		"adapter": {adapterEffect, []fields{{"adapter": "bard"}},
 			[]refusal{{field: "adapter", change: fields{"adapter": "nobody"}}, {field: "adapter", change: fields{"adapter": "a bard"}}}},
 	}
 }
-
-const tool = `[{"type":"function","function":{"name":"weather","description":"of a place","parameters":{"type":"object","properties":{}}}}]`
 
 func merged(a, b fields) fields {
 	all := maps.Clone(a)
