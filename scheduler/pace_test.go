@@ -25,7 +25,7 @@ func within(r *rig, req scheduler.Request, d time.Duration) scheduler.Request {
 func TestDeadlineOutOfReachIsRefusedAtOnce(t *testing.T) {
 	r := measured(t)
 	d := r.submit(within(r, request("s", 2, 48, 21), 189*time.Millisecond))
-	if d.Reason != scheduler.RejectedDeadline || d.Detail.Field != "deadline" || d.Detail.Needed != 190 || d.Detail.Available != 189 {
+	if d.Reason != scheduler.RejectedDeadline || d.Detail.Field != "deadline_ms" || d.Detail.Needed != 190 || d.Detail.Available != 189 {
 		t.Errorf("%s %+v, want rejected-deadline, 190 of 189 ms", d, d.Detail)
 	}
 	if d := r.submit(within(r, request("s", 2, 48, 21), 190*time.Millisecond)); d.Reason != scheduler.Admitted {

@@ -24,7 +24,7 @@ func TestDeadlineOutOfReachIsRejectedAtOnce(t *testing.T) {
 	r = m.read(req.ID())
 	m.submit(req, schemas.AnyLane)
 	final := r.final()
-	if e := final.Error; final.Reason != schemas.Rejected || e == nil || e.Reason != schemas.RejectedDeadline || e.Field != "deadline" ||
+	if e := final.Error; final.Reason != schemas.Rejected || e == nil || e.Reason != schemas.RejectedDeadline || e.Field != "deadline_ms" ||
 		e.Needed <= e.Available || !(e.Available > 0 && e.Available <= 5000) {
 		t.Errorf("final is %+v, error %+v", final, final.Error)
 	}
