@@ -94,6 +94,7 @@ func (s *Scheduler) checkRecipe(t *turn) error {
 	err := fmt.Errorf("scheduler: the engine's recipe changed from %v to %v while it was in use; restart the node", s.prints, now)
 	t.mark(failed(FailEngine, err.Error()))
 	s.dispose(s.hot.InvalidateAll())
+	s.dropLeaving()
 	s.cfg.Spill.RemoveAll()
 	return err
 }

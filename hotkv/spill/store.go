@@ -156,6 +156,13 @@ func (s *Store) Offer(e hotkv.Entry) { s.offer(e, true) }
 // Keep is Offer whatever waits already, for what is left in the end: the memory is used, and nothing comes after it.
 func (s *Store) Keep(e hotkv.Entry) { s.offer(e, false) }
 
+// Lose counts KV that was to be offered and could not be saved.
+func (s *Store) Lose() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.counts.lost[LostSave]++
+}
+
 func (s *Store) offer(e hotkv.Entry, bounded bool) {
 	if s == nil {
 		e.State.Free()
