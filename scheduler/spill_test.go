@@ -26,7 +26,7 @@ func openSpill(tb tester, cfg goengine.Config, dir string, change ...func(*spill
 	if err != nil {
 		tb.Fatal(err)
 	}
-	o := spill.Options{Dir: dir, BudgetBytes: 1 << 30, Recipes: scheduler.Recipes(loader), Load: loader.LoadState, ReadLimit: time.Minute}
+	o := spill.Options{Dir: dir, BudgetBytes: 1 << 30, Recipes: scheduler.Recipes(loader), Exact: loader.Fingerprints().Exact, Load: loader.LoadState, ReadLimit: time.Minute}
 	for _, f := range change {
 		f(&o)
 	}
@@ -112,6 +112,22 @@ func TestHotTurnAfterARestartEqualsTheSameTurnCold(t *testing.T) {
 			})
 		}
 	}
+}
+
+// Where prompts are cut in another way, an exact engine takes nothing of what they left on disk for as good as cold.
+func TestExactTurnAfterARestartWithAnotherGridIsEvaluatedCold(t *testing.T) {
+	cfg, dir := withSlots(2), t.TempDir()
+	cfg.Exact = true
+	first := kept(request("s", 1, 70, 9))
+	var yielded []scheduler.Token
+	process(t, cfg, dir, func(r *rig) { yielded = r.run(first).Tokens })
+	cfg.PrefillChunk, cfg.LeastChunk = 20, 8
+	process(t, cfg, dir, func(r *rig) {
+		second := turn(first, yielded, 10, 8)
+		r.run(second)
+		r.wantCached(second.Key(), 0, hotkv.MissInvalidated)
+		r.wantTokens(second.Key(), baseline(t, cfg, second))
+	})
 }
 
 // The budget in memory holds one session: all others are on disk, whether they were saved or parked when they made room.

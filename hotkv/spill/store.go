@@ -33,6 +33,7 @@ type Options struct {
 	BacklogBytes int64  // KV in memory that waits to be written; what comes beyond is dropped; 0 is 256 MiB
 
 	Recipes []string // restore fingerprints of the engine, one without an adapter and one with each: no other's KV is ever loaded
+	Exact   string   // the engine's exact fingerprint: of KV that was saved under another, no part counts as exact
 	// Load makes a state of a blob, of which it reads all size bytes. It is called on any goroutine, several at once.
 	Load func(size int64, r io.Reader) (hotkv.State, error)
 
