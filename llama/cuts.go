@@ -18,12 +18,17 @@ const (
 	cutAt     = tile + 3
 )
 
-// probeCuts is Facts.LeastChunk: whether the model's KV has the same bits however a prompt is cut into chunks of a tile and more. Where it
-// cannot, it is not tried: with recurrent layers, which may go through a chunk by parts of their own, and where a chunk is too short to be
-// cut, or is cut into calls of another length. It leaves slot 0 empty.
+// probeCuts is Facts.LeastChunk: whether the model's KV has the same bits however a prompt is cut into chunks of a tile and more. Where one
+// prompt would prove too little, it is not tried: with recurrent layers, which may go through a chunk by parts of their own, and with other
+// devices than the CPU, whose kernels may depend on the position too. Nor is it where a chunk is too short to be cut, or is cut into calls of
+// another length. It leaves slot 0 empty.
 func (e *Engine) probeCuts() (int, error) {
 	m, o := e.model.facts, e.opts
-	if m.Recurrent || m.Hybrid || o.PrefillChunk < cutPrompt || o.BatchTokens < o.PrefillChunk {
+	devices, err := Devices()
+	if err != nil {
+		return 0, err
+	}
+	if len(devices) > 1 || m.Recurrent || m.Hybrid || o.PrefillChunk < cutPrompt || o.BatchTokens < o.PrefillChunk {
 		return 0, nil
 	}
 	tokens := make([]scheduler.Token, cutPrompt)
