@@ -83,7 +83,7 @@ func TestChunksOfLeastChunkTokensAndMoreGiveTheSameBitsWhereverTheyAreCut(t *tes
 				}
 				for _, adapter := range adapters {
 					rng := rand.New(rand.NewPCG(1, 2))
-					prompt := randomTokens(rng, m, min(540, f.ContextTokens-10))
+					prompt := randomTokens(rng, m, min(600, f.ContextTokens-10))
 					kv, hash := r.cutInto(adapter, prompt, onGrid(len(prompt), f.PrefillChunk))
 					for range 2 {
 						cuts := randomCuts(rng, len(prompt), f.LeastChunk, f.PrefillChunk)
