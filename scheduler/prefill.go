@@ -69,10 +69,10 @@ func (s *Scheduler) nextToPrefill() (next *turn) {
 	return next
 }
 
-// nextChunk is the prompt's next part, up to the next position on the grid whatever else goes on.
+// nextChunk is the prompt's next part.
 func (s *Scheduler) nextChunk(t *turn) Chunk {
-	prompt, grid := t.req.Prompt, s.facts.PrefillChunk
-	end := min(floorGrid(t.pos, grid)+grid, len(prompt))
+	prompt := t.req.Prompt
+	end := s.facts.cut(t.pos, t.nextSave())
 	chunk := Chunk{Slot: t.slot, Pos: t.pos, Tokens: prompt[t.pos:end], Last: end == len(prompt), Forced: NoToken}
 	if chunk.Last {
 		chunk.Forced = t.forced(0)

@@ -35,9 +35,11 @@ func (s *Scheduler) soil(i int, state slotState) {
 	s.slots[i] = slot{state: state}
 }
 
-// cleanSlots makes dirty and leaving slots free and closing ones parked.
+// cleanSlots makes dirty and leaving slots free and closing ones parked. What leaves and may not be saved in this tick stays for the next,
+// which begins with it.
 func (s *Scheduler) cleanSlots() {
-	for s.unclean > 0 {
+	for again := s.unclean > 0; again; {
+		again = false
 		s.dirty = s.dirty[:0]
 		for i := range s.slots {
 			if s.slots[i].state.unclean() {
@@ -45,16 +47,18 @@ func (s *Scheduler) cleanSlots() {
 			}
 		}
 		for _, i := range s.dirty {
-			s.cleanSlot(i)
+			if s.cleanSlot(i) {
+				again = true
+			}
 		}
 	}
 }
 
-func (s *Scheduler) cleanSlot(i int) {
+// cleanSlot takes a slot one step further. It is false where that has to wait for the next tick.
+func (s *Scheduler) cleanSlot(i int) bool {
 	was := s.slots[i].state
 	if was == slotLeaving {
-		s.spillSlot(i)
-		return
+		return s.spillSlot(i)
 	}
 	s.callEngine()
 	if was == slotClosing {
@@ -64,7 +68,7 @@ func (s *Scheduler) cleanSlot(i int) {
 	}
 	s.engineReturned()
 	if s.slots[i].state != was {
-		return // what was closing was fenced meanwhile, and is dirty now
+		return true // what was closing was fenced meanwhile, and is dirty now
 	}
 	s.unclean--
 	if was == slotClosing {
@@ -72,6 +76,7 @@ func (s *Scheduler) cleanSlot(i int) {
 	} else {
 		s.slots[i] = slot{}
 	}
+	return true
 }
 
 func (s *Scheduler) lowestFree() int {
@@ -86,9 +91,8 @@ func (s *Scheduler) lowestFree() int {
 // freeSlot sees to it that there is a free slot. It is false where that has to wait for the next tick.
 func (s *Scheduler) freeSlot() bool {
 	for s.lowestFree() < 0 {
-		if s.unclean > 0 {
-			s.cleanSlots()
-			continue
+		if s.cleanSlots(); s.lowestFree() >= 0 {
+			break
 		}
 		oldest, ok := s.hot.OldestParked()
 		if !ok || !s.reclaim(oldest.Key) {
