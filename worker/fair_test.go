@@ -155,6 +155,15 @@ func TestFloodOfOneTenantIsDeliveredOnce(t *testing.T) {
 	}
 }
 
+// stepUntilSuspended lets the engine decode until so many sessions are suspended.
+func (m *mesh) stepUntilSuspended(n *node, gate *goengine.Gate, sessions float64) {
+	m.t.Helper()
+	for m.counter(n, "meshnet_suspended_sessions") != sessions {
+		m.arrived(gate)
+		gate.Pass()
+	}
+}
+
 // A second request of a guest's tenant, passed over while the first one ran, is found again once that has ended.
 func TestGuestsOfATenantComeOneAfterTheOther(t *testing.T) {
 	m := newMesh(t)
@@ -175,17 +184,10 @@ func TestGuestsOfATenantComeOneAfterTheOther(t *testing.T) {
 		guests, readers = append(guests, req), append(readers, m.read(req.ID()))
 		m.submit(req, schemas.AnyLane)
 	}
-	// step lets the engine decode until so many sessions are suspended.
-	step := func(suspended float64) {
-		for m.counter(n, "meshnet_suspended_sessions") != suspended {
-			m.arrived(gate)
-			gate.Pass()
-		}
-	}
 	for i := range guests {
 		m.poll("a guest waits", func() bool { return m.counter(n, `meshnet_admissions_total{reason="queued"}`) == float64(i+1) })
-		step(1)
-		step(0)
+		m.stepUntilSuspended(n, gate, 1)
+		m.stepUntilSuspended(n, gate, 0)
 	}
 	for _, req := range flood {
 		if rec := m.ledger(req.ID()); rec != nil {
