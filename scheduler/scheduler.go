@@ -204,7 +204,9 @@ func (s *Scheduler) link(t *turn) {
 // unlink makes it no longer live, whether it ended or its place is given back.
 func (s *Scheduler) unlink(t *turn) {
 	s.live--
-	t.account.live--
+	if t.account.live--; t.account.live == 0 && t.account.unused() {
+		s.forget(t.account)
+	}
 	key := t.key.SessionKey()
 	turns := s.sessions[key]
 	if i := slices.Index(turns, t); i >= 0 {

@@ -93,6 +93,16 @@ func (s *Scheduler) charge(t *turn, tokens int) {
 	}
 }
 
+// unused says whether nothing was evaluated for the tenant in this round. It may then come back as the newcomer that it was.
+func (a *account) unused() bool { return a.credit == a.quantum }
+
+// forget closes an account, however long the round still lasts: names cost whoever sends them nothing, and must not gather here.
+func (s *Scheduler) forget(a *account) {
+	delete(s.tenants, a.tenant)
+	i := slices.Index(s.ring, a)
+	s.ring = slices.Delete(s.ring, i, i+1)
+}
+
 // round gives every tenant its quantum. A tenant without turns is remembered until it owes nothing: it cannot come back as a
 // newcomer in the same round.
 func (s *Scheduler) round() {

@@ -74,8 +74,9 @@ func (s *Scheduler) markOverdue() {
 		return
 	}
 	s.earliest = time.Time{}
-	for _, a := range s.ring {
-		for i := len(a.queue) - 1; i >= 0; i-- { // who leaves leaves the queue
+	for at := len(s.ring) - 1; at >= 0; at-- { // who leaves leaves the queue, and maybe the ring
+		a := s.ring[at]
+		for i := len(a.queue) - 1; i >= 0; i-- {
 			if t := a.queue[i]; overdue(t) {
 				s.stop(t, failed(FailDeadline, ""))
 			} else {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -121,6 +122,24 @@ func TestRequestBehindTenThousandOthersIsFoundAtOnce(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The largest request there may be is read and copied like any other.
+func TestLargestRequestCanBeAGuests(t *testing.T) {
+	m := newMesh(t)
+	n, gate := m.startGated("n1", slots(1), manyRequests)
+	long := request("long", 1, 100)
+	m.submit(long, schemas.AnyLane)
+	m.arrived(gate)
+	guest := tenant("quiet", request("guest", 1, 4))
+	prompt := strings.Repeat("x", schemas.MaxPromptBytes)
+	guest.Prompt = &prompt
+	g := m.follow(guest, schemas.AnyLane)
+	final := g.final() // the toy's context is smaller
+	if final.Reason != schemas.Rejected || m.counter(n, "meshnet_guests_total") != 1 {
+		t.Errorf("ended %s, %v guests", final.Reason, m.counter(n, "meshnet_guests_total"))
+	}
+	m.poll("nothing is left of it", func() bool { return m.waitingOf(guest.Tenant) == 0 })
 }
 
 // Guests come between, and the flood's own order is kept: the one worker claims its turns as they were submitted, each in one attempt.
