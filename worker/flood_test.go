@@ -18,8 +18,8 @@ import (
 	"github.com/meshnet/node/worker"
 )
 
-// flood are n requests of a tenant in the lane of all, published at once.
-func (m *mesh) flood(of string, n, newTokens int) []*schemas.Request {
+// flood are n requests in the lane of all, of each of those tenants in turn.
+func (m *mesh) flood(n, newTokens int, tenants ...string) []*schemas.Request {
 	m.t.Helper()
 	const atOnce = 250 // the workers need the server as well
 	flood := make([]*schemas.Request, n)
@@ -27,7 +27,7 @@ func (m *mesh) flood(of string, n, newTokens int) []*schemas.Request {
 		if i%atOnce == 0 {
 			m.published()
 		}
-		req := tenant(of, request(fmt.Sprint("flood", i), 1, newTokens))
+		req := tenant(tenants[i%len(tenants)], request(fmt.Sprint("flood", i), 1, newTokens))
 		data, err := schemas.Encode(req)
 		m.check(err)
 		_, err = m.js.PublishAsync(prefix.Request(model, schemas.AnyLane, req.Tenant), data, jetstream.WithMsgID(req.MsgID()))
@@ -56,12 +56,6 @@ func (m *mesh) deliveries() (made, requests uint64) {
 	info, err := consumer.Info(m.ctx)
 	m.check(err)
 	return info.Delivered.Consumer, info.Delivered.Stream
-}
-
-func cpu() time.Duration {
-	var u syscall.Rusage
-	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u)
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 // tenant is the request made another tenant's.
@@ -103,9 +97,7 @@ func TestRequestBehindTenThousandOthersIsFoundAtOnce(t *testing.T) {
 				}
 			}
 			m.poll("no worker asks for more", func() bool { return m.consumerInfo().NumWaiting == 0 })
-			for _, flooder := range flooders {
-				m.flood(flooder, 10_000/len(flooders)/len(flooders), 400)
-			}
+			m.flood(10_000/len(flooders), 400, flooders...)
 			guest := tenant("quiet", request("guest", 1, 8))
 			g := m.follow(guest, schemas.AnyLane)
 			m.poll("a worker has claimed it", func() bool { return m.ledger(guest.ID()) != nil })
@@ -146,7 +138,7 @@ func TestLargestRequestCanBeAGuests(t *testing.T) {
 func TestGuestsLeaveTheOrderOfAFloodAsItIs(t *testing.T) {
 	m := newMesh(t)
 	_, gate := m.startGated("n1", slots(1), manyRequests)
-	flood := m.flood("acme", 30, 100)
+	flood := m.flood(30, 100, "acme")
 	var guests []*schemas.Request
 	for i := range 5 {
 		guest := tenant(fmt.Sprint("quiet", i), request("guest", 1, 4))
@@ -273,15 +265,13 @@ func TestWorkerWithoutLeaveToReadRequestsServesThemInOrder(t *testing.T) {
 	m.empty()
 }
 
-// BenchmarkQuietTenantBehindAFlood is when full workers begin the one request of a tenant behind 10,000 of another, what that takes of the
-// server and the workers together (all in this process), and how often the requests were delivered.
-func BenchmarkQuietTenantBehindAFlood(b *testing.B) {
-	const workers, seats, requests = 4, 2, 10_000
+// flooded is a mesh of four full workers with two places each, behind which so many requests of those tenants wait.
+func flooded(b *testing.B, requests int, tenants ...string) *mesh {
 	m := newMesh(b)
 	m.ctx = b.Context() // it takes longer than a test may
-	for i := range workers {
-		m.start(fmt.Sprint("n", i), slots(seats), func(c *worker.Config, e *goengine.Config) {
-			c.Periods, c.TenantQuota, c.DrainTimeout = worker.Periods{}, 2*requests, -1
+	for i := range 4 {
+		m.start(fmt.Sprint("n", i), slots(2), func(c *worker.Config, e *goengine.Config) {
+			c.Periods, c.TenantQuota, c.DrainTimeout = worker.Periods{}, 20_000, -1
 			e.OnCall = func(call goengine.Call) {
 				if call.Op == goengine.OpDecode {
 					time.Sleep(5 * time.Millisecond)
@@ -289,28 +279,72 @@ func BenchmarkQuietTenantBehindAFlood(b *testing.B) {
 			}
 		})
 	}
-	m.flood("acme", requests, 400)
-	window := func(name string) {
-		made, of := m.deliveries()
-		spent := cpu()
-		time.Sleep(5 * time.Second)
-		spent = cpu() - spent
-		made2, of2 := m.deliveries()
-		b.ReportMetric(100*spent.Seconds()/5, "cpu%-"+name)
-		b.ReportMetric(float64(made2-made-(of2-of))/5, "redeliveries/s-"+name)
-	}
-	window("flood")
-	quiet := request("quiet", 1, 400)
-	quiet.Tenant = schemas.Must(schemas.ParseTenant("quiet"))
-	turn := 0
+	m.flood(requests, 400, tenants...)
+	return m
+}
+
+// BenchmarkQuietTenantBehindAFlood is when full workers begin the one request of a tenant behind 10,000 of another. Of the time before that,
+// and while its turn runs, it says what the server and the workers together (all are in this process) take of a core, and how many
+// deliveries of the lane of all there are beyond one for each request.
+func BenchmarkQuietTenantBehindAFlood(b *testing.B) {
+	m := flooded(b, 10_000, "acme")
+	metrics := map[string]float64{}
+	m.measure("before", metrics)
+	var slowest, sum time.Duration
+	n := 0
 	for b.Loop() {
-		turn++
-		quiet.Turn = schemas.Turn(turn)
-		r := m.read(quiet.ID())
+		n++
+		req := tenant("quiet", request(fmt.Sprint("quiet", n), 1, 400))
+		r := m.read(req.ID())
 		began := time.Now()
-		m.submit(quiet, schemas.AnyLane)
-		_, err := r.sub.NextMsg(10 * time.Second)
-		b.Logf("first event after %s: %v", time.Since(began), err)
-		window("guest")
+		m.submit(req, schemas.AnyLane)
+		r.until(func(e schemas.Event) bool { return e.EventKind() == schemas.KindStarted })
+		sum, slowest = sum+time.Since(began), max(slowest, time.Since(began))
+		m.measure("meanwhile", metrics)
+		r.final()
 	}
+	metrics["ms-to-start"], metrics["ms-to-start-max"] = float64(sum.Milliseconds())/float64(n), float64(slowest.Milliseconds())
+	for unit, value := range metrics {
+		b.ReportMetric(value, unit)
+	}
+}
+
+// BenchmarkManyWaitingTenants is the same without a quiet tenant: what full workers cost that have nothing to look for, with as many turns
+// as they hold, and behind a request each of many tenants, every one of which is a guest.
+func BenchmarkManyWaitingTenants(b *testing.B) {
+	for _, n := range []int{0, 1000, 10_000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			m := flooded(b, 8, "acme")
+			var names []string
+			for i := range n {
+				names = append(names, fmt.Sprint("tenant", i))
+			}
+			m.flood(n, 400, names...)
+			metrics := map[string]float64{}
+			for b.Loop() {
+				m.measure("full", metrics)
+			}
+			for unit, value := range metrics {
+				b.ReportMetric(value, unit)
+			}
+		})
+	}
+}
+
+// measure adds to metrics what a second takes.
+func (m *mesh) measure(name string, metrics map[string]float64) {
+	m.t.Helper()
+	made, of := m.deliveries()
+	spent := cpu()
+	time.Sleep(time.Second)
+	metrics["cpu%-"+name] = 100 * (cpu() - spent).Seconds()
+	madeNow, ofNow := m.deliveries()
+	metrics["again/s-"+name] = float64(int(madeNow-made) - int(ofNow-of))
+}
+
+// cpu is what this process has taken.
+func cpu() time.Duration {
+	var u syscall.Rusage
+	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u) // fails only for another pid
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
