@@ -47,16 +47,29 @@ func (s *Scheduler) newcomer() bool {
 			return true
 		}
 	}
-	for _, t := range s.queue {
-		if t.account.active == 0 && s.startable(t) && s.victimFor(t) != nil {
-			return true
+	if s.waiting == 0 || s.victim(s.smallest) == nil {
+		return false
+	}
+	for _, a := range s.ring {
+		if a.active > 0 {
+			continue
+		}
+		for _, t := range a.queue {
+			if s.startable(t) && s.victim(t.reserved) != nil {
+				return true
+			}
 		}
 	}
 	return false
 }
 
 func (s *Scheduler) nextToPrefill() (next *turn) {
-	s.markWanting(func(t *turn) bool { return t.phase == phasePrefill })
+	for _, a := range s.ring {
+		a.wants = false
+	}
+	for _, t := range s.active {
+		t.account.wants = t.account.wants || t.phase == phasePrefill && !t.marked()
+	}
 	a := s.next()
 	if a == nil {
 		return nil

@@ -49,6 +49,7 @@ type turn struct {
 	tookHot   bool       // the session's earlier KV was handed to this turn
 	kept      bool       // its KV went into the hot store
 
+	follows     bool     // an earlier turn of its session is live
 	account     *account // its tenant's; set while it is live
 	ran         int      // tokens evaluated since it got its place
 	suspensions int      // how often it gave its place to another tenant's turn

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -183,7 +185,7 @@ func (c *Config) complete() error {
 		fail("ack wait is %s; it must be at least twice the fetch expiry of %s", p.AckWait, p.FetchExpiry)
 	}
 	if len(errs) == 0 {
-		errs = append(errs, c.checkAdapters())
+		errs = append(errs, c.checkAdapters(), c.checkWeights())
 		c.completeEngine()
 	}
 	return errors.Join(errs...)
@@ -201,6 +203,17 @@ func (c *Config) checkAdapters() error {
 		}
 	}
 	return nil
+}
+
+// checkWeights refuses weights of tenants that no subject could name.
+func (c *Config) checkWeights() error {
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(c.Scheduler.Weights)) {
+		if _, err := schemas.ParseTenant(name); err != nil {
+			errs = append(errs, fmt.Errorf("worker: weights[%.*q]: %w", scheduler.MaxNameBytes, name, err))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 func (c *Config) completeEngine() {
