@@ -230,7 +230,7 @@ func (e *Engine) makeFacts() scheduler.Facts {
 		FixedBytes:    e.probes.FixedBytes,
 		VocabTokens:   m.VocabTokens,
 		PrefillChunk:  e.opts.PrefillChunk,
-		WeightBytes:   m.Bytes,
+		WeightBytes:   m.Bytes + adapterBytes(e.model.adapters),
 		FirstLayer:    0,
 		LastLayer:     m.Layers - 1,
 		Head:          true,
