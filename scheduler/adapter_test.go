@@ -1,6 +1,7 @@
 package scheduler_test
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 
@@ -227,6 +228,56 @@ func TestKVOfOneAdapterIsNeverUsedWithAnother(t *testing.T) {
 			}
 			r.wantTokens(second.Key(), baseline(t, adapted(1), second))
 		})
+	}
+}
+
+// A turn that needs its KV hot ends with the cause; nothing is evaluated for it, and no one else's KV makes room for it.
+func TestTurnThatRequiresHotKVOfAnotherAdapterIsACacheMiss(t *testing.T) {
+	for _, c := range []struct {
+		from, to string
+		reason   scheduler.EndReason
+		detail   string
+	}{
+		{"bard", "bard", scheduler.Completed, "length"},
+		{"bard", "clerk", scheduler.CacheMiss, "recipe"}, {"bard", "", scheduler.CacheMiss, "recipe"}, {"", "bard", scheduler.CacheMiss, "recipe"},
+	} {
+		for name, saved := range map[string]bool{"parked": false, "saved": true} {
+			t.Run(fmt.Sprintf("of %q with %q, %s", c.from, c.to, name), func(t *testing.T) {
+				r := newRig(t, adapted(2))
+				first := kept(with(c.from, request("s", 1, 40, 8)))
+				second := with(c.to, turn(first, r.run(first).Tokens, 10, 8))
+				second.RequireHot = true
+				if saved { // two others take the slots one after the other
+					r.run(kept(request("a", 2, 8, 2)))
+					r.run(kept(request("b", 3, 8, 2)))
+				}
+				prefills, saves := r.countCalls(goengine.OpPrefill), r.countCalls(goengine.OpSave)
+				r.run(second)
+				end := r.wantEnd(second.Key(), c.reason, c.detail)
+				if c.reason == scheduler.Completed {
+					return
+				}
+				if r.countCalls(goengine.OpPrefill) != prefills || r.countCalls(goengine.OpSave) != saves || len(end.Tokens) != 0 {
+					t.Errorf("the engine was called for it: usage %+v", end.Usage)
+				}
+			})
+		}
+	}
+}
+
+// There are more adapters than slots, and more sessions than adapters.
+func TestTwentyAdaptersTakeTurns(t *testing.T) {
+	cfg := withSlots(3)
+	cfg.Adapters = names(20)
+	r := newRig(t, cfg, budget(func(b *scheduler.NodeBudget) { b.MaxQueueDepth = 40 }))
+	var requests []scheduler.Request
+	for i := range 40 {
+		requests = append(requests, with(names(20)[i%20], request(fmt.Sprint("session", i), i, 10+i, 6)))
+	}
+	r.accept(requests...)
+	r.finish()
+	for _, req := range requests {
+		r.wantTokens(req.Key(), baseline(t, cfg, req))
 	}
 }
 

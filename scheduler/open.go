@@ -105,11 +105,12 @@ func (s *Scheduler) claim(t *turn) (entry hotkv.Entry, miss hotkv.Miss, ok bool)
 		return entry, miss, false
 	}
 	key := t.key.SessionKey()
-	if _, found := s.hot.Peek(key); !found && t.req.RequireHot {
-		_, miss = s.hot.Take(key, t.req.Epoch, s.recipe(t))
+	if kept, found := s.hot.Peek(key); t.req.RequireHot && !(found && kept.Recipe == s.recipe(t)) {
+		entry, miss = s.hot.Take(key, t.req.Epoch, s.recipe(t))
+		s.dispose([]hotkv.Entry{entry})
 		s.stats.lookup(0, miss)
 		t.mark(verdict{reason: CacheMiss, miss: miss})
-		return entry, miss, false // and no one else's slot is reclaimed for it
+		return hotkv.Entry{}, miss, false // and no one else's slot is reclaimed for it
 	}
 	if !s.isParked(key) && !s.freeSlot() {
 		return entry, miss, false
