@@ -235,7 +235,7 @@ func (e *Engine) makeFacts() scheduler.Facts {
 		VocabTokens:   m.VocabTokens,
 		PrefillChunk:  e.opts.PrefillChunk,
 		LeastChunk:    e.leastChunk,
-		WeightBytes:   m.Bytes,
+		WeightBytes:   m.Bytes + adapterBytes(e.model.adapters),
 		FirstLayer:    0,
 		LastLayer:     m.Layers - 1,
 		Head:          true,

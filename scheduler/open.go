@@ -100,17 +100,18 @@ func (s *Scheduler) checkRecipe(t *turn) error {
 }
 
 // claim takes what the hot store has for the turn's session and gives the turn a slot: the very one in which
-// its KV is parked, else the lowest free one. It is false where no slot may be had in this tick, or its KV is not at hand yet.
+// its KV is parked, else that of slotFor. It is false where no slot may be had in this tick, or its KV is not at hand yet.
 func (s *Scheduler) claim(t *turn) (entry hotkv.Entry, miss hotkv.Miss, ok bool) {
 	if s.awaitsSpill(t) || s.awaitsPrefix(t) {
 		return entry, miss, false
 	}
 	key := t.key.SessionKey()
-	if _, found := s.hot.Peek(key); !found && t.req.RequireHot {
-		_, miss = s.hot.Take(key, t.req.Epoch, s.recipe(t))
+	if kept, found := s.hot.Peek(key); t.req.RequireHot && !(found && kept.Recipe == s.recipe(t)) {
+		entry, miss = s.hot.Take(key, t.req.Epoch, s.recipe(t))
+		s.dispose([]hotkv.Entry{entry})
 		s.stats.lookup(0, miss)
 		t.mark(verdict{reason: CacheMiss, miss: miss})
-		return entry, miss, false // and no one else's slot is reclaimed for it
+		return hotkv.Entry{}, miss, false // and no one else's slot is reclaimed for it
 	}
 	if !s.isParked(key) && !s.freeSlot() {
 		return entry, miss, false
@@ -121,7 +122,7 @@ func (s *Scheduler) claim(t *turn) (entry hotkv.Entry, miss hotkv.Miss, ok bool)
 	entry, miss = s.hot.Take(key, t.req.Epoch, s.recipe(t))
 	i := entry.Slot
 	if !entry.Parked() {
-		i = s.lowestFree()
+		i = s.slotFor(t)
 	}
 	if i < 0 {
 		return entry, miss, false

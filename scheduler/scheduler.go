@@ -101,7 +101,8 @@ type Scheduler struct {
 	noMove     uint64 // no session is moved before this tick
 	noSuspend  uint64 // no session is suspended before this tick
 
-	lastAdapter int // that of the engine's last call, as in turn.adapter
+	lastAdapter int   // that of the engine's last call, as in turn.adapter
+	kinds       []int // adapters, as in turn.adapter; buffer of adapterOrder
 }
 
 // New returns a scheduler for an engine that no one else uses. The errors name each field that is out of its range.

@@ -157,27 +157,44 @@ func (s *Scheduler) decoding() bool {
 // moveBackoff is how many ticks no session is moved after the engine failed to.
 const moveBackoff = 64
 
-// closeGap moves the session of the highest decoding slot into a gap between the decoding slots, where the
-// engine would have to fill more gaps with padding rows than are worth it. It makes at most one move a
-// tick. A move that fails leaves the session where it is.
+// closeGap moves the session of an adapter's highest decoding slot into a gap between its decoding slots, where the
+// engine would have to fill more gaps with padding rows than are worth it. Sessions of other adapters that lie between are no gaps: they are
+// not moved. It makes at most one move a tick. A move that fails leaves the session where it is.
 func (s *Scheduler) closeGap() {
-	s.gatherDecoders()
-	rows := len(s.batch)
-	if rows < 2 || s.report.Tick < s.noMove {
+	if s.report.Tick < s.noMove {
 		return
 	}
-	lowest, highest := s.batch[0].slot, s.batch[rows-1].slot
-	gaps := highest - lowest + 1 - rows
+	s.gatherDecoders()
+	for adapter := range len(s.facts.Adapters) + 1 {
+		if t, to := s.gapOf(s.groupOf(s.batch, adapter)); to >= 0 {
+			s.move(t, to)
+			return
+		}
+	}
+}
+
+// gapOf is the last of a group of decoders, and the slot to which it is to be moved; −1 if it stays.
+func (s *Scheduler) gapOf(group []*turn) (last *turn, to int) {
+	rows := len(group)
+	if rows < 2 {
+		return nil, -1
+	}
+	last = group[rows-1]
+	lowest, highest := group[0].slot, last.slot
+	gaps := highest - lowest + 1
+	for _, t := range s.batch {
+		if t.slot >= lowest && t.slot <= highest {
+			gaps--
+		}
+	}
 	allowed := 0
 	if s.facts.CanPad {
 		allowed = max(1, rows/4)
 	}
 	if gaps <= allowed {
-		return
+		return last, -1
 	}
-	if gap := s.gapBetween(lowest, highest); gap >= 0 {
-		s.move(s.batch[rows-1], gap)
-	}
+	return last, s.gapBetween(lowest, highest)
 }
 
 // gapBetween is the lowest free slot between two, else the lowest parked one after it was reclaimed;

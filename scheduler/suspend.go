@@ -141,7 +141,7 @@ func (s *Scheduler) resume(t *turn) {
 	if !s.freeSlot() || t.marked() {
 		return
 	}
-	t.slot = s.lowestFree()
+	t.slot = s.slotFor(t)
 	s.slots[t.slot] = slot{state: slotActive, turn: t}
 	saved := t.saved
 	t.saved = nil // no one else frees it now
