@@ -118,6 +118,7 @@ func (c *Converter) Grammar(ctx context.Context, schema string) (string, error) 
 	if err != nil {
 		return "", err
 	}
+	grammar = holdText(grammar)
 	if _, err := gbnf.Compile(grammar); err != nil {
 		return "", &SchemaError{"it makes a grammar that cannot be used: " + err.Error()}
 	}

@@ -66,7 +66,7 @@ func TestASchemaThatAGrammarCannotHoldIsRefusedWithItsPlace(t *testing.T) {
 		{`{"$ref":"https://example.org/s"}`, "unsupported $ref"},
 		{`{"properties":{"a":{"type":"array","uniqueItems":true}}}`, `#/properties/a: a grammar cannot hold "uniqueItems"`},
 		{`{"type":"number","minimum":0}`, "#: a grammar cannot hold bounds of numbers"},
-		{`{"items":{"type":"string","pattern":"^a$","maxLength":1}}`, "#/items/0: lengths beside a pattern"},
+		{`{"items":{"type":"string","pattern":"^a$","maxLength":1}}`, "#/items: lengths beside a pattern"},
 		{`{"type":"object","properties":{},"required":["a"]}`, `"a" is required but not among the properties`},
 		{`{"anyOf":[{"type":"null"}],"type":"string"}`, `"type" beside "anyOf"`},
 		{`{"type":"string","pattern":"a(?=b)"}`, ""},

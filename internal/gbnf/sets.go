@@ -2,7 +2,9 @@ package gbnf
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
+	"strings"
 	"unicode/utf8"
 )
 
@@ -92,4 +94,20 @@ func (a *alphabet) members(set []runeRange) []bool {
 		in[c] = false
 	}
 	return in
+}
+
+// Except is a set, as a grammar spells it, without some characters. The error is a *SyntaxError.
+func Except(set string, without ...rune) (rest string, err error) {
+	p := &parser{src: []byte(set)}
+	defer p.giveUp(&err)
+	ranges := p.set()
+	for _, r := range without {
+		ranges = append(complement(ranges), runeRange{r, r})
+		ranges = complement(normalised(ranges))
+	}
+	var out strings.Builder
+	for _, r := range ranges {
+		fmt.Fprintf(&out, `\U%08X-\U%08X`, r.low, r.high)
+	}
+	return "[" + out.String() + "]", nil
 }
