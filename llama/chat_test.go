@@ -94,7 +94,7 @@ func newChat(t testing.TB, m *llama.Model) *llama.Chat {
 
 func chatTokens(t testing.TB, c *llama.Chat, conv llama.Conversation) []int32 {
 	t.Helper()
-	tokens, err := c.Tokenize(1<<20, conv)
+	tokens, err := c.Tokenize(t.Context(), 1<<20, conv)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -222,7 +222,7 @@ func TestConversationsThatATemplateDoesNotTakeAreRefused(t *testing.T) {
 			{Role: "assistant", ToolCalls: []llama.ToolCall{{Name: "f", Arguments: "[]"}}}}}},
 	} {
 		chat := newChat(t, chatModel(t, c.model))
-		_, err := chat.Tokenize(1<<20, c.conv)
+		_, err := chat.Tokenize(t.Context(), 1<<20, c.conv)
 		var ce *llama.ConversationError
 		if !errors.As(err, &ce) || ce.Field != c.field || !strings.Contains(ce.Reason, c.reason) {
 			t.Errorf("%s: %v; want field %s, reason %q", c.model, err, c.field, c.reason)
@@ -251,7 +251,7 @@ func TestALongConversationCannotHoldUpAWorker(t *testing.T) {
 	for i := range conv.Messages {
 		conv.Messages[i] = llama.Message{Role: "user", Content: "a"}
 	}
-	_, err := chat.Tokenize(1<<20, conv)
+	_, err := chat.Tokenize(t.Context(), 1<<20, conv)
 	var ce *llama.ConversationError
 	if !errors.As(err, &ce) || !strings.Contains(ce.Reason, "it takes too long for these messages") {
 		t.Errorf("%v; want a refusal that says it takes too long", err)
@@ -267,7 +267,7 @@ func TestTemplatesTellTheTimeOfTheRequest(t *testing.T) {
 
 func TestALongRenderingIsRefusedBeforeItIsTokenised(t *testing.T) {
 	chat := newChat(t, chatModel(t, "chatml"))
-	_, err := chat.Tokenize(4, say("user: "+strings.Repeat("word ", 1000)))
+	_, err := chat.Tokenize(t.Context(), 4, say("user: "+strings.Repeat("word ", 1000)))
 	if !errors.Is(err, llama.ErrTextTooLong) {
 		t.Errorf("%v; want ErrTextTooLong", err)
 	}

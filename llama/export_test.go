@@ -59,7 +59,18 @@ func HeaderKVBytesPerToken(data []byte) (int64, error) {
 }
 
 // LimitProcess is what a conversion does first.
-func LimitProcess() error { return limitProcess() }
+func LimitProcess() error { return limitProcess(convertProcessorTime) }
 
-// ConvertEnv is set for the process of a conversion.
-const ConvertEnv = convertEnv
+// ChildEnv is set for a child.
+const ChildEnv = childEnv
+
+// KillTemplates kills the processes that run a template.
+func KillTemplates(c *Chat) {
+	for range renderAtOnce {
+		child := <-c.places
+		if child != nil {
+			_ = child.cmd.Process.Kill()
+		}
+		c.places <- child
+	}
+}

@@ -18,6 +18,7 @@ import (
 	"os/exec"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 	"unsafe"
 
@@ -28,10 +29,11 @@ import (
 const (
 	MaxSchemaBytes = 64 << 10
 
-	convertTime       = 10 * time.Second // on a busy machine; convertProcessorTime is what a conversion may use
-	convertAtOnce     = 2
-	keptGrammars      = 256
-	maxComplaintBytes = 16 << 10
+	convertTime          = 10 * time.Second // on a busy machine
+	convertProcessorTime = 2 * time.Second
+	convertAtOnce        = 2
+	keptGrammars         = 256
+	maxComplaintBytes    = 16 << 10
 )
 
 // SchemaError says why a JSON Schema or a grammar cannot be used, and where.
@@ -60,7 +62,7 @@ type keptGrammar struct {
 // ErrNoSchemas says that the linked llama.cpp came without its common library.
 var ErrNoSchemas = errors.New("this node takes no JSON Schemas: the llama.cpp that is linked came without its common library")
 
-// NewConverter runs this program again for each conversion: its main has to call ConvertSchemaIfAsked before all else. The error
+// NewConverter runs this program again for each conversion: its main has to call ServeIfChild before all else. The error
 // may be ErrNoSchemas.
 func NewConverter() (*Converter, error) {
 	if !bool(C.mn_has_common()) {
@@ -126,12 +128,18 @@ func (c *Converter) Grammar(ctx context.Context, schema string) (string, error) 
 	return grammar, nil
 }
 
+// killedByOthers says whether a process ended by a signal that its limits do not send: it says nothing about the schema.
+func killedByOthers(p *os.ProcessState) bool {
+	status, ok := p.Sys().(syscall.WaitStatus)
+	return ok && status.Signaled() && status.Signal() == syscall.SIGKILL && p.UserTime()+p.SystemTime() < convertProcessorTime/2
+}
+
 // convert runs the process.
 func (c *Converter) convert(ctx context.Context, schema string) (string, error) {
 	limited, cancel := context.WithTimeout(ctx, convertTime)
 	defer cancel()
 	cmd := exec.CommandContext(limited, c.program)
-	cmd.Env = append(os.Environ(), convertEnv+"=1")
+	cmd.Env = append(os.Environ(), childEnv+"="+childSchema)
 	cmd.Stdin = strings.NewReader(schema)
 	grammar, complaint := &limitedBuffer{most: gbnf.MaxBytes}, &limitedBuffer{most: maxComplaintBytes}
 	cmd.Stdout, cmd.Stderr = grammar, complaint
@@ -144,7 +152,9 @@ func (c *Converter) convert(ctx context.Context, schema string) (string, error) 
 		return "", ctx.Err()
 	case errors.As(err, &ended) && ended.ExitCode() == convertRefused:
 		return "", &SchemaError{said}
-	case errors.As(err, &ended), limited.Err() != nil, grammar.full:
+	case ended != nil && limited.Err() == nil && !grammar.full && killedByOthers(ended.ProcessState):
+		return "", fmt.Errorf("converting a JSON Schema: the process was killed (%w)", err)
+	case ended != nil, limited.Err() != nil, grammar.full:
 		return "", &SchemaError{"llama.cpp cannot make a grammar of it within its limits of time and memory; make it smaller"}
 	case err != nil:
 		return "", fmt.Errorf("converting a JSON Schema: %w", err)
@@ -174,23 +184,13 @@ func (b *limitedBuffer) Write(p []byte) (int, error) {
 // convertRefused is the exit code of a process whose schema is at fault.
 const convertRefused = 3
 
-// convertEnv asks this program to convert a schema, and nothing else.
-const convertEnv = "MESHNET_CONVERT_SCHEMA"
-
-// ConvertSchemaIfAsked makes a process that a Converter started convert its schema and exit; every other one goes on.
-func ConvertSchemaIfAsked() {
-	if os.Getenv(convertEnv) != "" {
-		os.Exit(convertSchema(os.Stdin, os.Stdout, os.Stderr))
-	}
-}
-
 // convertSchema reads a schema, writes a grammar, and returns the exit code. It limits this process first.
 func convertSchema(in io.Reader, out, complaints io.Writer) int {
 	fail := func(code int, why string) int {
 		_, _ = io.WriteString(complaints, why+"\n") // nobody is left to be told
 		return code
 	}
-	if err := limitProcess(); err != nil {
+	if err := limitProcess(convertProcessorTime); err != nil {
 		return fail(1, err.Error())
 	}
 	schema, err := io.ReadAll(io.LimitReader(in, MaxSchemaBytes))

@@ -88,7 +88,7 @@ func TestASchemaThatAGrammarCannotHoldIsRefusedWithItsPlace(t *testing.T) {
 const misbehaveEnv = "MESHNET_TEST_CONVERSION"
 
 func misbehaveIfAsked() {
-	if os.Getenv(llama.ConvertEnv) == "" || os.Getenv(misbehaveEnv) == "" {
+	if os.Getenv(llama.ChildEnv) == "" || os.Getenv(misbehaveEnv) == "" {
 		return
 	}
 	if err := llama.LimitProcess(); err != nil {
@@ -97,6 +97,8 @@ func misbehaveIfAsked() {
 	switch os.Getenv(misbehaveEnv) {
 	case "crash":
 		_ = syscall.Kill(os.Getpid(), syscall.SIGSEGV)
+	case "killed":
+		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 	case "spin":
 	case "eat":
 		var eaten [][]byte
@@ -127,6 +129,15 @@ func TestAConversionThatCrashesOrNeverEndsIsARefusal(t *testing.T) {
 				t.Errorf("%v; want a SchemaError about limits", err)
 			}
 		})
+	}
+}
+
+func TestAConversionThatSomebodyKilledIsNoFaultOfTheSchema(t *testing.T) {
+	t.Setenv(misbehaveEnv, "killed")
+	_, err := newConverter(t).Grammar(t.Context(), `{}`)
+	var wrong *llama.SchemaError
+	if err == nil || errors.As(err, &wrong) || !strings.Contains(err.Error(), "the process was killed") {
+		t.Errorf("%v; want an error of the node that says that it was killed", err)
 	}
 }
 

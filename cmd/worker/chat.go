@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -137,11 +138,14 @@ func serveChat(text *worker.Text, model *llama.Model) (free func()) {
 		text.NoChat = err
 		return func() {}
 	}
-	text.Chat = func(limit int, messages []schemas.ChatMessage, tools string, now time.Time) ([]int32, error) {
-		tokens, err := chat.Tokenize(limit, conversation(messages, tools, now))
+	text.Chat = func(ctx context.Context, limit int, messages []schemas.ChatMessage, tools string, now time.Time) ([]int32, error) {
+		tokens, err := chat.Tokenize(ctx, limit, conversation(messages, tools, now))
 		var wrong *llama.ConversationError
-		if errors.As(err, &wrong) {
-			return nil, &worker.FieldError{Field: wrong.Field, Reason: wrong.Reason}
+		switch {
+		case errors.As(err, &wrong):
+			err = &worker.FieldError{Field: wrong.Field, Reason: wrong.Reason}
+		case err != nil && ctx.Err() == nil && !errors.Is(err, llama.ErrChatLost):
+			err = &worker.FieldError{Field: "messages", Reason: err.Error()}
 		}
 		return tokens, err
 	}
@@ -149,13 +153,13 @@ func serveChat(text *worker.Text, model *llama.Model) (free func()) {
 }
 
 // chatTokens is the prompt of messages, for a command that has the model itself.
-func chatTokens(model *llama.Model, limit int, messages []schemas.ChatMessage, tools string) ([]int32, error) {
+func chatTokens(ctx context.Context, model *llama.Model, limit int, messages []schemas.ChatMessage, tools string) ([]int32, error) {
 	chat, err := model.NewChat()
 	if err != nil {
 		return nil, err
 	}
 	defer chat.Free()
-	tokens, err := chat.Tokenize(limit, conversation(messages, tools, time.Now()))
+	tokens, err := chat.Tokenize(ctx, limit, conversation(messages, tools, time.Now()))
 	if err != nil {
 		return nil, fmt.Errorf("the conversation: %w", err)
 	}
