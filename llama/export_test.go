@@ -74,3 +74,19 @@ func KillTemplates(c *Chat) {
 		c.places <- child
 	}
 }
+
+// Kept is how many schemas a converter remembers, and the bytes of what came of them.
+func (c *Converter) Kept() (schemas, bytes int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, at := range c.kept {
+		kept := at.Value.(keptGrammar)
+		bytes += kept.size()
+	}
+	return c.order.Len(), bytes
+}
+
+// Keep remembers a grammar of so many bytes.
+func (c *Converter) Keep(schema byte, bytes int) {
+	c.keep(keptGrammar{schema: schemaHash{schema}, grammar: string(make([]byte, bytes))})
+}

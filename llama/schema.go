@@ -33,6 +33,7 @@ const (
 	convertProcessorTime = 2 * time.Second
 	convertAtOnce        = 2
 	keptGrammars         = 256
+	keptBytes            = 32 << 20 // of what is kept of them
 	maxComplaintBytes    = 16 << 10
 )
 
@@ -50,13 +51,23 @@ type Converter struct {
 	mu    sync.Mutex // guards what follows
 	kept  map[schemaHash]*list.Element
 	order list.List // of keptGrammar, the last used first
+	bytes int       // of their grammars and complaints
 }
 
 type schemaHash = [sha256.Size]byte
 
+// keptGrammar is what came of a schema.
 type keptGrammar struct {
 	schema  schemaHash
 	grammar string
+	wrong   *SchemaError // of a schema that the conversion does not take, by its limits for one
+}
+
+func (k *keptGrammar) size() int {
+	if k.wrong != nil {
+		return len(k.wrong.Reason)
+	}
+	return len(k.grammar)
 }
 
 // ErrNoSchemas says that the linked llama.cpp came without its common library.
@@ -75,28 +86,30 @@ func NewConverter() (*Converter, error) {
 	return &Converter{program: program, places: make(chan struct{}, convertAtOnce), kept: make(map[schemaHash]*list.Element)}, nil
 }
 
-// recall is the grammar of a schema that was converted before.
-func (c *Converter) recall(schema schemaHash) (string, bool) {
+// recall is what came of a schema before.
+func (c *Converter) recall(schema schemaHash) (kept keptGrammar, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	at, ok := c.kept[schema]
 	if !ok {
-		return "", false
+		return kept, false
 	}
 	c.order.MoveToFront(at)
-	return at.Value.(keptGrammar).grammar, true
+	return at.Value.(keptGrammar), true
 }
 
-func (c *Converter) keep(schema schemaHash, grammar string) {
+func (c *Converter) keep(kept keptGrammar) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.kept[schema] != nil {
+	if c.kept[kept.schema] != nil {
 		return // by another at the same time
 	}
-	c.kept[schema] = c.order.PushFront(keptGrammar{schema, grammar})
-	if c.order.Len() > keptGrammars {
+	c.kept[kept.schema] = c.order.PushFront(kept)
+	c.bytes += kept.size()
+	for c.order.Len() > keptGrammars || c.bytes > keptBytes {
 		oldest := c.order.Remove(c.order.Back()).(keptGrammar)
 		delete(c.kept, oldest.schema)
+		c.bytes -= oldest.size()
 	}
 }
 
@@ -107,29 +120,47 @@ func (c *Converter) Grammar(ctx context.Context, schema string) (string, error) 
 		return "", err
 	}
 	key := sha256.Sum256([]byte(schema))
-	if grammar, ok := c.recall(key); ok {
-		return grammar, nil
+	kept, ok := c.recall(key)
+	if !ok {
+		select {
+		case c.places <- struct{}{}:
+			defer func() { <-c.places }()
+		case <-ctx.Done():
+			return "", ctx.Err()
+		}
+		if kept, ok = c.recall(key); !ok { // by another in the meantime
+			var err error
+			if kept, err = c.make(ctx, key, schema); err != nil {
+				return "", err
+			}
+			c.keep(kept)
+		}
 	}
-	select {
-	case c.places <- struct{}{}:
-		defer func() { <-c.places }()
-	case <-ctx.Done():
-		return "", ctx.Err()
+	if kept.wrong != nil {
+		return "", kept.wrong
 	}
-	grammar, err := c.convert(ctx, schema)
-	if err != nil {
-		return "", err
-	}
-	grammar = holdText(grammar)
-	if _, err := gbnf.Compile(grammar); err != nil {
-		return "", &SchemaError{"it makes a grammar that cannot be used: " + err.Error()}
-	}
-	c.keep(key, grammar)
-	return grammar, nil
+	return kept.grammar, nil
 }
 
-// killedByOthers says whether a process ended by a signal that its limits do not send: it says nothing about the schema.
-func killedByOthers(p *os.ProcessState) bool {
+// make finds out what comes of a schema. The error is not the schema's.
+func (c *Converter) make(ctx context.Context, key schemaHash, schema string) (keptGrammar, error) {
+	grammar, err := c.convert(ctx, schema)
+	if err == nil {
+		grammar = holdText(grammar)
+		if _, wrong := gbnf.Compile(grammar); wrong != nil {
+			err = &SchemaError{"it makes a grammar that cannot be used: " + wrong.Error()}
+		}
+	}
+	var wrong *SchemaError
+	if errors.As(err, &wrong) {
+		return keptGrammar{schema: key, wrong: wrong}, nil
+	}
+	return keptGrammar{schema: key, grammar: grammar}, err
+}
+
+// starved says whether a process was killed by somebody else than its limit, or for the time it waited for a processor: that says
+// nothing about the schema.
+func starved(p *os.ProcessState) bool {
 	status, ok := p.Sys().(syscall.WaitStatus)
 	return ok && status.Signaled() && status.Signal() == syscall.SIGKILL && p.UserTime()+p.SystemTime() < convertProcessorTime/2
 }
@@ -152,8 +183,8 @@ func (c *Converter) convert(ctx context.Context, schema string) (string, error) 
 		return "", ctx.Err()
 	case errors.As(err, &ended) && ended.ExitCode() == convertRefused:
 		return "", &SchemaError{said}
-	case ended != nil && limited.Err() == nil && !grammar.full && killedByOthers(ended.ProcessState):
-		return "", fmt.Errorf("converting a JSON Schema: the process was killed (%w)", err)
+	case ended != nil && !grammar.full && starved(ended.ProcessState):
+		return "", fmt.Errorf("converting a JSON Schema: the process was killed before it had its time (%w)", err)
 	case ended != nil, limited.Err() != nil, grammar.full:
 		return "", &SchemaError{"llama.cpp cannot make a grammar of it within its limits of time and memory; make it smaller"}
 	case err != nil:

@@ -1,6 +1,7 @@
 package llama_test
 
 import (
+	"encoding/json"
 	"errors"
 	"math/rand/v2"
 	"strings"
@@ -107,6 +108,8 @@ func TestNoTextOfASchemasGrammarFailsTheSchema(t *testing.T) {
 		`{"type":"object","properties":{"c":{"allOf":[{"$ref":"#/$defs/c"}]}},"$defs":{"c":{"enum":["x","y"]}}}`,
 		`{"$defs":{"a":{"type":"object","properties":{"b":{"$ref":"#/$defs/a"},"s":{"type":"string","maxLength":1}}}},"$ref":"#/$defs/a"}`,
 		`{"$defs":{"user":{"type":"object","properties":{"id":{"type":"null"}}},"user_name":{"type":"boolean"}},"properties":{"u":{"$ref":"#/$defs/user"},"n":{"$ref":"#/$defs/user_name"}}}`,
+		`{"type":"number"}`,
+		`{"type":"array","items":{}}`,
 		`{"const":"[^\"a\\"}`,
 		`{"enum":["] [^\"x", {"[^":["\\"]}]}`,
 	} {
@@ -130,7 +133,7 @@ func TestNoTextOfASchemasGrammarFailsTheSchema(t *testing.T) {
 			ended++
 			value, err := jsonschema.UnmarshalJSON(strings.NewReader(text))
 			if err == nil {
-				err = compiled.Validate(value)
+				err = errors.Join(compiled.Validate(value), json.Unmarshal([]byte(text), new(any)))
 			}
 			if err != nil {
 				t.Errorf("%s: its grammar takes %s: %v", schema, text, err)
@@ -205,6 +208,31 @@ func TestASchemaThatTheConversionWouldMisreadIsRefused(t *testing.T) {
 		var wrong *llama.SchemaError
 		if !errors.As(err, &wrong) || !strings.Contains(wrong.Reason, x.reason) {
 			t.Errorf("%s: %v; want a SchemaError with %q", x.schema, err, x.reason)
+		}
+	}
+}
+
+// Two halves of a character count as one, and one alone is none.
+func TestNoStringHasAnEscapedHalfOfACharacter(t *testing.T) {
+	grammar, err := newConverter(t).Grammar(t.Context(), `{"type":"string","minLength":2}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, err := gbnf.Compile(grammar)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for text, want := range map[string]bool{`"\ud83d\ude00"`: false, `"\uDFFFx"`: false, `"\ud7ff\ue000"`: true, `"\n\""`: true, `"a"`: false} {
+		m, err := gbnf.NewMatcher(g, letters)
+		if err != nil {
+			t.Fatal(err)
+		}
+		took := true
+		for _, c := range text {
+			took = took && m.Accept(c) == nil
+		}
+		if took = took && m.Accept(letterEnd) == nil; took != want {
+			t.Errorf("%s: taken %t, want %t", text, took, want)
 		}
 	}
 }

@@ -132,6 +132,30 @@ func TestAConversionThatCrashesOrNeverEndsIsARefusal(t *testing.T) {
 	}
 }
 
+func TestWhatIsKeptOfSchemasIsBoundedInBytes(t *testing.T) {
+	c := newConverter(t)
+	for i := range byte(40) {
+		c.Keep(i, 1<<20)
+	}
+	if schemas, bytes := c.Kept(); schemas != 32 || bytes != 32<<20 {
+		t.Errorf("%d schemas with %d bytes are kept, want 32 with 32 MiB", schemas, bytes)
+	}
+}
+
+func TestASchemaBeyondTheLimitsIsTriedOnce(t *testing.T) {
+	c := newConverter(t)
+	t.Setenv(misbehaveEnv, "crash")
+	var wrong *llama.SchemaError
+	_, first := c.Grammar(t.Context(), `{}`)
+	if !errors.As(first, &wrong) {
+		t.Fatalf("%v; want a SchemaError", first)
+	}
+	t.Setenv(misbehaveEnv, "killed") // had it run again, that would be no SchemaError
+	if _, again := c.Grammar(t.Context(), `{}`); again == nil || again.Error() != first.Error() {
+		t.Errorf("%v the second time, want %v", again, first)
+	}
+}
+
 func TestAConversionThatSomebodyKilledIsNoFaultOfTheSchema(t *testing.T) {
 	t.Setenv(misbehaveEnv, "killed")
 	_, err := newConverter(t).Grammar(t.Context(), `{}`)

@@ -10,24 +10,31 @@ import (
 // patterns and those that tell additional properties from others, would take a quote that ends the string, a backslash that
 // makes an escape of what follows, or a bare control character.
 
-// holdText makes the sets of a converted grammar take only what stands for itself within a JSON string, and replaces rules that are too
-// wide: escapes of halves of a character, of which two count as one, and days that a month does not have.
+// wide are rules of the conversion that take too much, and what takes their place: escapes of halves of a character, of which two
+// count as one; days that a month does not have; numbers that readers cannot hold.
+var wide = map[string]string{
+	`[^"\\\x7F\x00-\x1F] | [\\] (["\\bfnrt] | "u" [0-9a-fA-F]{4})`: `[^"\\\x7F\x00-\x1F] | [\\] (["\\bfnrt] | ` +
+		`"u" ([0-9a-cA-CefEF] [0-9a-fA-F]{3} | [dD] [0-7] [0-9a-fA-F]{2}))`,
+	`[0-9]{4} "-" ( "0" [1-9] | "1" [0-2] ) "-" ( "0" [1-9] | [1-2] [0-9] | "3" [0-1] )`: `[0-9]{4} "-" (` +
+		`("0" [13578] | "1" [02]) "-" ("0" [1-9] | [12] [0-9] | "3" [01]) | ` +
+		`("0" [469] | "11") "-" ("0" [1-9] | [12] [0-9] | "30") | "02-" ("0" [1-9] | "1" [0-9] | "2" [0-8]))`,
+	`("-"? integral-part) ("." decimal-part)? ([eE] [-+]? integral-part)?`: `"-"? integral-part ("." decimal-part)? ([eE] [-+]? [0-9]{1,2})?`,
+}
+
+// holdText makes the sets of a converted grammar take only what stands for itself within a JSON string, and replaces the rules that
+// are too wide.
 func holdText(grammar string) string {
 	lines := strings.Split(grammar, "\n")
 	for i, line := range lines {
 		name, body, _ := strings.Cut(line, " ::= ")
-		switch name {
-		case "char":
-			body = `[^"\\\x7F\x00-\x1F] | [\\] (["\\bfnrt] | "u" ([0-9a-cA-CefEF] [0-9a-fA-F]{3} | [dD] [0-7] [0-9a-fA-F]{2}))`
-		case "date":
-			body = `[0-9]{4} "-" (("0" [13578] | "1" [02]) "-" ("0" [1-9] | [12] [0-9] | "3" [01]) | ` +
-				`("0" [469] | "11") "-" ("0" [1-9] | [12] [0-9] | "30") | "02-" ("0" [1-9] | "1" [0-9] | "2" [0-8]))`
-		case "space", "":
+		narrow, ok := wide[body]
+		switch {
+		case name == "space" || name == "":
 			continue
-		default:
-			body = plainSets(body, strings.HasPrefix(body, `["] ( `))
+		case !ok:
+			narrow = plainSets(body, strings.HasPrefix(body, `["] ( `))
 		}
-		lines[i] = name + " ::= " + body
+		lines[i] = name + " ::= " + narrow
 	}
 	return strings.Join(lines, "\n")
 }

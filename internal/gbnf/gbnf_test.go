@@ -299,3 +299,54 @@ func BenchmarkAllowAndAccept(b *testing.B) {
 		m = next(b, m, g, v)
 	}
 }
+
+func TestAGrammarWithoutTextsIsRefused(t *testing.T) {
+	for _, grammar := range []string{
+		`root ::= "a" root`,
+		`root ::= [z-a]`,
+		`root ::= "\uD800"`,
+		"root ::= a\na ::= \"(\" b \")\"\nb ::= \"[\" a \"]\"",
+		`root ::= ("a" []){2,3}`,
+	} {
+		var wrong *gbnf.SyntaxError
+		if _, err := gbnf.Compile(grammar); !errors.As(err, &wrong) || !strings.Contains(wrong.Reason, "takes no text at all") {
+			t.Errorf("%s: %v; want a SyntaxError that says that it takes no text", grammar, err)
+		}
+	}
+}
+
+// What leads nowhere is left out: after each character that is allowed there is an end.
+func TestAlternativesWithoutAnEndAreNeverBegun(t *testing.T) {
+	g, err := gbnf.Compile("root ::= \"a\" [z-a] | \"b\" endless | \"c\" | \"d\" endless? \"e\"\nendless ::= \"x\" endless")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pieces := []string{"a", "b", "c", "d", "e", "x", ""}
+	m, err := gbnf.NewMatcher(g, gbnf.NewVocabulary(pieces, []bool{6: true}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	next := func() (allowed string) {
+		if err := m.Mask(func(token int32) { allowed += pieces[token] }); err != nil {
+			t.Fatal(err)
+		}
+		return allowed
+	}
+	if got := next(); got != "cd" {
+		t.Errorf("at first %q may come, want c and d", got)
+	}
+	if err := m.Accept(3); err != nil {
+		t.Fatal(err)
+	}
+	if got := next(); got != "e" {
+		t.Errorf("after d %q may come, want e", got)
+	}
+}
+
+func BenchmarkCompileALargeGrammar(b *testing.B) {
+	for b.Loop() {
+		if _, err := gbnf.Compile(`root ::= [a-z]{0,60000}`); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
