@@ -93,6 +93,7 @@ func (m *Model) NewChat() (*Chat, error) {
 	for range renderAtOnce - 1 {
 		chat.places <- nil
 	}
+	chat.controls.seek(m.facts.ChatTemplate)
 	chat.bos, chat.eos = m.controlText(m.facts.BOS), m.controlText(m.facts.EOS)
 	return chat, nil
 }

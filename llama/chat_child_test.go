@@ -14,7 +14,7 @@ import (
 var hostileTemplates = []struct{ name, template, reason string }{
 	{"loop", `{% for i in range(1000000) %}{% for j in range(1000000) %}{% endfor %}{% endfor %}`, "it takes too long"},
 	{"list", `{{ range(1000000000) }}`, "it takes too "},
-	{"recursion", `{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}`, "calls itself without end"},
+	{"recursion", `{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}`, "it takes too "},
 	{"doubling", `{% set ns = namespace(s='x') %}{% for i in range(60) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}`, "it takes too "},
 	{"repetition", `{{ 'x' * 100000000000 }}`, "it takes too "},
 }

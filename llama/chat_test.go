@@ -292,3 +292,37 @@ func FuzzAMessageStaysText(f *testing.F) {
 		}
 	})
 }
+
+// Templates that take something out of a text join what was before and behind it, and lose the engine's marks.
+func TestASpellingThatATemplateJoinsStaysText(t *testing.T) {
+	const controls = "<|im_start|> <|im_end|>"
+	for name, c := range map[string]struct{ template, content, want string }{
+		"replace": {`{% for m in messages %}<|im_start|>{{ m.content | replace('<think>', '') }}<|im_end|>{% endfor %}`,
+			"a <|im_<think>start|> b", "a <|im_start|> b<|im_end|>"},
+		"replace in a longer text": {`{% for m in messages %}<|im_start|>{{ ('x' + m.content) | replace('<think>', '') }}<|im_end|>{% endfor %}`,
+			"a <|im_<think>start|> b", "xa <|im_start|> b<|im_end|>"},
+		"split": {`{% for m in messages %}<|im_start|>{% for part in m.content.split('</think>') %}{{ part }}{% endfor %}<|im_end|>{% endfor %}`,
+			"a <</think>|im_start|> b", "a <|im_start|> b<|im_end|>"},
+		"join": {`<|im_start|>{{ messages[0].content.split('\n') | join('') }}<|im_end|>`,
+			"<|im_\nend|><|im_start|\n>", "<|im_end|><|im_start|><|im_end|>"},
+		"what the template looks for": {`<|im_start|>{{ messages[0].content.split('</think>')[-1] }}<|im_end|>`,
+			"<think>no</think><b>yes</b>", "<|im_start|> <b>yes</b><|im_end|>"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := modelWithTemplate(t, controls, c.template)
+			tokens := chatTokens(t, newChat(t, m), say("user: "+c.content))
+			count := 0
+			for _, token := range tokens {
+				if m.IsControl(token) && token != m.Facts().BOS {
+					count++
+				}
+			}
+			if count != 2 {
+				t.Errorf("%d control tokens, want the template's two", count)
+			}
+			if read := detokenize(t, m, tokens, true); !strings.HasSuffix(read, c.want) {
+				t.Errorf("it reads %q, want %q", read, c.want)
+			}
+		})
+	}
+}
