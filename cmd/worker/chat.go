@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"time"
 
@@ -78,20 +79,36 @@ func readChat(env *environment, name string) (*chatFile, error) {
 		return nil, err
 	}
 	var file chatFile
-	decode := func(into any) error {
-		decoder := json.NewDecoder(bytes.NewReader(data))
-		decoder.DisallowUnknownFields() // rather than leave out what the template will not see
-		return decoder.Decode(into)
-	}
 	if bytes.HasPrefix(bytes.TrimSpace(data), []byte("[")) {
-		err = decode(&file.Messages)
+		err = decodeChat(data, &file.Messages)
 	} else {
-		err = decode(&file)
+		err = decodeChat(data, &file)
+	}
+	if err == nil && len(file.Messages) == 0 {
+		err = errors.New("it has none")
 	}
 	if err != nil {
 		return nil, usageError("--chat %s is not a list of messages: %v", name, err)
 	}
 	return &file, nil
+}
+
+// decodeChat reads JSON that is of one form and nothing else: what is not known, a template would not see.
+func decodeChat(data []byte, into any) error {
+	decoder := json.NewDecoder(bytes.NewReader(data))
+	decoder.DisallowUnknownFields()
+	err := decoder.Decode(into)
+	var bent *json.UnmarshalTypeError
+	switch {
+	case errors.As(err, &bent):
+		return fmt.Errorf("at byte %d there is a JSON %s in the place of a %s", bent.Offset, bent.Value, bent.Type)
+	case err != nil:
+		return err
+	}
+	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
+		return fmt.Errorf("at byte %d there is something behind it", decoder.InputOffset())
+	}
+	return nil
 }
 
 // readInput reads a file, or standard input where it is named -.
