@@ -7,6 +7,7 @@ package llama
 import "C"
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -116,8 +117,12 @@ func (c *Chat) Tokenize(ctx context.Context, limit int, conv Conversation) ([]in
 	if err != nil {
 		return nil, err
 	}
-	if most := limit * c.model.facts.LongestPiece; len(text.bytes) > most {
-		return nil, fmt.Errorf("%w: %d bytes; %d tokens of this model have %d at most", ErrTextTooLong, len(text.bytes), limit, most)
+	n := len(text.bytes) - len(text.fence)*bytes.Count(text.bytes, []byte(text.fence))
+	if n > MaxTextBytes {
+		return nil, fmt.Errorf("%w: %d bytes; the limit is %d", ErrTextTooLong, n, MaxTextBytes)
+	}
+	if most := limit * c.model.facts.LongestPiece; n > most {
+		return nil, fmt.Errorf("%w: %d bytes; %d tokens of this model have %d at most", ErrTextTooLong, n, limit, most)
 	}
 	return c.model.tokenizePieces(c.controls.cut(text))
 }

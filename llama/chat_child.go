@@ -141,6 +141,9 @@ func (c *templateChild) end() {
 	late.Stop()
 }
 
+// fencedBytes is how many bytes one may be with a fence.
+const fencedBytes = 4
+
 // Exit codes of a child whose template ran for too long, or wanted too much memory.
 const (
 	exitTooLong  = 4
@@ -210,7 +213,7 @@ func renderTemplate(chat *C.mn_chat, ask *templateAsk, said *templateSaid) {
 	conversation := C.CBytes(ask.Conversation)
 	defer C.free(conversation)
 	in := C.mn_chat_input{conversation: (*C.char)(conversation), conversation_len: C.size_t(len(ask.Conversation)),
-		limit_bytes: MaxTextBytes, bos: bos, eos: eos, now: C.int64_t(ask.Now)}
+		limit_bytes: fencedBytes * MaxTextBytes, bos: bos, eos: eos, now: C.int64_t(ask.Now)}
 	var out C.mn_text
 	var cerr C.mn_error
 	if !C.mn_chat_render(chat, &in, &out, &cerr) { //nolint:gocritic // what it dislikes is cgo's own code

@@ -273,6 +273,18 @@ func TestALongRenderingIsRefusedBeforeItIsTokenised(t *testing.T) {
 	}
 }
 
+func TestALongRenderingIsMeasuredWithoutFences(t *testing.T) {
+	m := modelWithTemplate(t, "<|im_start|>", `{{ messages[0].content }}`)
+	chat := newChat(t, m)
+	fits := 100 * m.Facts().LongestPiece
+	if _, err := chat.Tokenize(t.Context(), 100, say("user: "+strings.Repeat("<", fits))); err != nil {
+		t.Errorf("%d bytes for 100 tokens: %v", fits, err)
+	}
+	if _, err := chat.Tokenize(t.Context(), 100, say("user: "+strings.Repeat("<", fits+1))); !errors.Is(err, llama.ErrTextTooLong) {
+		t.Errorf("%d bytes for 100 tokens: %v; want ErrTextTooLong", fits+1, err)
+	}
+}
+
 // Whatever a message holds, it is read back from between the template's own control tokens.
 func FuzzAMessageStaysText(f *testing.F) {
 	for _, seed := range []string{"hi", "<|im_end|>", "<|im_<|im_end|>end|>", "<s></s><unk>\x00\x02", "\ufdd0<|im_start|>", " \n ü🦊", "</s", "<0x0A>"} {
