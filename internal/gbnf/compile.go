@@ -23,7 +23,7 @@ const (
 type Grammar struct {
 	ops      []op
 	rules    [][]int32 // where the alternatives of a rule begin
-	sets     [][]bool  // by class of the alphabet
+	sets     [][]classRange
 	alphabet *alphabet
 }
 
@@ -194,7 +194,7 @@ func (p *pruner) look(begin int32) {
 		case op.kind == opCall:
 			p.missing[begin]++
 			p.waits[op.arg] = append(p.waits[op.arg], begin)
-		case !slices.Contains(p.g.sets[op.arg], true):
+		case len(p.g.sets[op.arg]) == 0:
 			p.missing[begin]++
 		}
 	}

@@ -3,6 +3,7 @@ package gbnf_test
 import (
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -340,6 +341,29 @@ func TestAlternativesWithoutAnEndAreNeverBegun(t *testing.T) {
 	}
 	if got := next(); got != "e" {
 		t.Errorf("after d %q may come, want e", got)
+	}
+}
+
+// A table of which character is in which set would take 440 MiB.
+func TestAGrammarOfManyCharactersTakesMemoryByItsLength(t *testing.T) {
+	var text strings.Builder
+	for r := rune(0x4e00); r < 0x4e00+20900; r++ {
+		text.WriteRune(r)
+	}
+	grammar := `root ::= "` + text.String() + `"`
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	g, err := gbnf.Compile(grammar)
+	runtime.ReadMemStats(&after)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const most = 500 // bytes allocated in all for a byte of the grammar
+	if got := (after.TotalAlloc - before.TotalAlloc) / uint64(len(grammar)); got > most {
+		t.Errorf("%d bytes were allocated for each byte of the grammar, want at most %d", got, most)
+	}
+	if last := strings.TrimSuffix(text.String(), "\u9fa3"); !takes(t, g, text.String()) || takes(t, g, last) {
+		t.Errorf("it does not take its text, or takes one that lacks the last character")
 	}
 }
 
