@@ -7,6 +7,8 @@ package llama
 import "C"
 
 import (
+	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -20,12 +22,17 @@ const (
 	MaxMessages = 1024
 	// MaxJSONDepth bounds how deep tools and the arguments of calls nest.
 	MaxJSONDepth = 32
-	// renderTime bounds how long a template may read the messages; a usual conversation takes a millisecond.
+	// renderTime bounds how long a template may run; a usual conversation takes a millisecond.
 	renderTime = 2 * time.Second
+	// renderAtOnce is how many run at once: the others wait, so that slow ones do not take the machine.
+	renderAtOnce = 2
 )
 
 // ErrNoChat says why a model takes no chat messages.
 var ErrNoChat = errors.New("this model takes no chat messages; send a prompt")
+
+// ErrChatLost says that the process in which the template ran is gone for a reason of its own. Try again.
+var ErrChatLost = errors.New("the process of the chat template was lost")
 
 // Message is one message of a conversation.
 type Message struct {
@@ -58,56 +65,70 @@ type ConversationError struct {
 
 func (e *ConversationError) Error() string { return e.Field + ": " + e.Reason }
 
-// Chat renders conversations by the template of its model. Safe for concurrent use, except Free.
+// Chat renders conversations by the template of its model. The template runs in children, which are kept: it may crash, loop
+// or take all memory there. Safe for concurrent use, except Free.
 type Chat struct {
-	c        *C.mn_chat
 	model    *Model
-	facts    C.mn_chat_facts
+	facts    templateFacts
 	bos, eos string
 	controls *spellings
+	places   chan *templateChild // as many as may run at once; nil is one that is to be started
 }
 
-// NewChat prepares the model's own template. The error wraps ErrNoChat and says why there is no chat: the model has no
-// template, it cannot be parsed, or the linked llama.cpp came without its common library.
+// NewChat prepares the model's own template, in this program run again: its main has to call ServeIfChild before all else. The
+// error wraps ErrNoChat and says why there is no chat: the model has no template, it cannot be parsed or does not end, or the linked
+// llama.cpp came without its common library.
 func (m *Model) NewChat() (*Chat, error) {
 	if m.facts.ChatTemplate == "" {
 		return nil, fmt.Errorf("%w: model %s has no chat template", ErrNoChat, m.facts.Name)
 	}
-	source := C.CString(m.facts.ChatTemplate)
-	defer C.free(unsafe.Pointer(source))
-	var cerr C.mn_error
-	c := C.mn_chat_new(source, &cerr)
-	if c == nil {
-		return nil, fmt.Errorf("%w: %s", ErrNoChat, errText(&cerr))
+	if !bool(C.mn_has_common()) {
+		return nil, fmt.Errorf("%w: the llama.cpp that is linked came without its common library", ErrNoChat)
 	}
-	chat := &Chat{c: c, model: m, controls: newSpellings(m.controlTexts())}
-	C.mn_chat_facts_get(c, &chat.facts)
+	child, facts, err := startTemplate(context.Background(), m.facts.ChatTemplate)
+	if err != nil {
+		return nil, fmt.Errorf("%w: chat template: %w", ErrNoChat, err)
+	}
+	chat := &Chat{model: m, facts: facts, controls: newSpellings(m.controlTexts()), places: make(chan *templateChild, renderAtOnce)}
+	chat.places <- child
+	for range renderAtOnce - 1 {
+		chat.places <- nil
+	}
+	chat.controls.seek(m.facts.ChatTemplate)
 	chat.bos, chat.eos = m.controlText(m.facts.BOS), m.controlText(m.facts.EOS)
 	return chat, nil
 }
 
-// Free gives back what the template holds.
+// Free ends the children.
 func (c *Chat) Free() {
-	C.mn_chat_free(c.c)
-	c.c = nil
+	for range renderAtOnce {
+		if child := <-c.places; child != nil {
+			child.end()
+		}
+	}
 }
 
 // Tokenize renders a conversation, up to where the assistant is to go on, and turns it into tokens. Only the template's
 // own text becomes control tokens: whatever a conversation spells stays text. A prompt that cannot have limit tokens or fewer is
-// ErrTextTooLong. A conversation that the template does not take is a *ConversationError.
-func (c *Chat) Tokenize(limit int, conv Conversation) ([]int32, error) {
-	text, err := c.render(conv)
+// ErrTextTooLong. A conversation that the template does not take is a *ConversationError. An error that is not the
+// conversation's is ErrChatLost, or that of the context.
+func (c *Chat) Tokenize(ctx context.Context, limit int, conv Conversation) ([]int32, error) {
+	text, err := c.render(ctx, conv)
 	if err != nil {
 		return nil, err
 	}
-	if most := limit * c.model.facts.LongestPiece; len(text.bytes) > most {
-		return nil, fmt.Errorf("%w: %d bytes; %d tokens of this model have %d at most", ErrTextTooLong, len(text.bytes), limit, most)
+	n := len(text.bytes) - len(text.fence)*bytes.Count(text.bytes, []byte(text.fence))
+	if n > MaxTextBytes {
+		return nil, fmt.Errorf("%w: %d bytes; the limit is %d", ErrTextTooLong, n, MaxTextBytes)
+	}
+	if most := limit * c.model.facts.LongestPiece; n > most {
+		return nil, fmt.Errorf("%w: %d bytes; %d tokens of this model have %d at most", ErrTextTooLong, n, limit, most)
 	}
 	return c.model.tokenizePieces(c.controls.cut(text))
 }
 
 // render runs the template. Fences are still in its text.
-func (c *Chat) render(conv Conversation) (*rendered, error) {
+func (c *Chat) render(ctx context.Context, conv Conversation) (*rendered, error) {
 	doc, err := c.document(conv)
 	if err != nil {
 		return nil, err
@@ -120,23 +141,36 @@ func (c *Chat) render(conv Conversation) (*rendered, error) {
 	if err != nil {
 		return nil, &ConversationError{Field: "messages", Reason: err.Error()}
 	}
-	bos, eos := C.CString(c.bos), C.CString(c.eos)
-	defer C.free(unsafe.Pointer(bos))
-	defer C.free(unsafe.Pointer(eos))
-	conversation := C.CBytes(encoded)
-	defer C.free(conversation)
-	in := C.mn_chat_input{conversation: (*C.char)(conversation), conversation_len: C.size_t(len(encoded)), limit_bytes: MaxTextBytes,
-		bos: bos, eos: eos, now: C.int64_t(conv.Now.Unix()), limit_ms: C.int64_t(renderTime.Milliseconds())}
-	var out C.mn_text
-	var cerr C.mn_error
-	if !C.mn_chat_render(c.c, &in, &out, &cerr) { //nolint:gocritic // what it dislikes is cgo's own code
-		return nil, &ConversationError{Field: "messages", Reason: errText(&cerr)}
+	said, err := c.ask(ctx, &templateAsk{Conversation: encoded, BOS: c.bos, EOS: c.eos, Now: conv.Now.Unix()})
+	var refused *templateError
+	if errors.As(err, &refused) {
+		return nil, &ConversationError{Field: "messages", Reason: "chat template: " + refused.reason}
 	}
-	defer C.mn_text_free(&out) //nolint:gocritic // what it dislikes is cgo's own code
-	text := &rendered{fence: fence, bytes: C.GoBytes(unsafe.Pointer(out.bytes), C.int(out.len))}
-	text.input = make([]bool, len(text.bytes))
-	copy(text.input, unsafe.Slice((*bool)(unsafe.Pointer(out.input)), len(text.bytes)))
-	return text, nil
+	if err != nil {
+		return nil, err
+	}
+	return &rendered{fence: fence, bytes: said.Text, input: said.Input}, nil
+}
+
+// ask has a child run the template.
+func (c *Chat) ask(ctx context.Context, ask *templateAsk) (said *templateSaid, err error) {
+	var child *templateChild
+	select {
+	case child = <-c.places:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	defer func() { c.places <- child }()
+	if child == nil {
+		if child, _, err = startTemplate(ctx, c.model.facts.ChatTemplate); err != nil {
+			return nil, err
+		}
+	}
+	said, err = child.ask(ctx, ask)
+	if child.ended {
+		child = nil
+	}
+	return said, err
 }
 
 // tokenizePieces turns a text that was cut into tokens. Controls are tokens within a piece, and never across a cut.

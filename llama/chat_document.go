@@ -43,7 +43,7 @@ func (c *Chat) document(conv Conversation) (*document, error) {
 	if n := len(messages); n < 1 || n > MaxMessages {
 		return nil, &ConversationError{Field: "messages", Reason: fmt.Sprintf("%d messages; send 1 to %d", n, MaxMessages)}
 	}
-	if !bool(c.facts.system_role) {
+	if !c.facts.SystemRole {
 		messages = mergeSystem(messages)
 	}
 	doc := &document{}
@@ -57,7 +57,7 @@ func (c *Chat) document(conv Conversation) (*document, error) {
 	if conv.Tools == "" {
 		return doc, nil
 	}
-	if !bool(c.facts.tools) {
+	if !c.facts.Tools {
 		return nil, &ConversationError{Field: "tools", Reason: "this model's chat template has no place for tools; put them into a message"}
 	}
 	if reason := checkJSON(conv.Tools, '['); reason != "" {
@@ -74,10 +74,10 @@ func (c *Chat) message(m Message) (docMessage, *ConversationError) {
 		return docMessage{}, &ConversationError{Field: "role", Reason: fmt.Sprintf("%q; it must be system, user, assistant or tool", m.Role)}
 	}
 	d := docMessage{Role: m.Role, Content: m.Content, Name: m.Name, CallID: m.CallID}
-	if bool(c.facts.only_parts) {
+	if c.facts.OnlyParts {
 		d.Content = []docPart{{"text", m.Content}}
 	}
-	if len(m.ToolCalls) > 0 && !bool(c.facts.tool_calls) {
+	if len(m.ToolCalls) > 0 && !c.facts.ToolCalls {
 		return d, &ConversationError{Field: "tool_calls", Reason: "this model's chat template has no place for calls of tools"}
 	}
 	for i, call := range m.ToolCalls {
@@ -85,7 +85,7 @@ func (c *Chat) message(m Message) (docMessage, *ConversationError) {
 			return d, &ConversationError{Field: fmt.Sprintf("tool_calls[%d].arguments", i), Reason: reason}
 		}
 		made := docCall{ID: call.ID, Type: "function", Function: docFunction{Name: call.Name, Arguments: call.Arguments}}
-		if bool(c.facts.object_arguments) {
+		if c.facts.ObjectArguments {
 			made.Function.Arguments = json.RawMessage(call.Arguments)
 		}
 		d.ToolCalls = append(d.ToolCalls, made)

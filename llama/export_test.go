@@ -59,10 +59,37 @@ func HeaderKVBytesPerToken(data []byte) (int64, error) {
 }
 
 // LimitProcess is what a conversion does first.
-func LimitProcess() error { return limitProcess() }
-
-// ConvertEnv is set for the process of a conversion.
-const ConvertEnv = convertEnv
+func LimitProcess() error { return limitProcess(convertProcessorTime) }
 
 // RowKernels says whether products of quantised weights have kernels of our own. It loads the backends.
 func RowKernels() bool { return loadBackends() == nil && rowKernels }
+
+// ChildEnv is set for a child.
+const ChildEnv = childEnv
+
+// KillTemplates kills the processes that run a template.
+func KillTemplates(c *Chat) {
+	for range renderAtOnce {
+		child := <-c.places
+		if child != nil {
+			_ = child.cmd.Process.Kill()
+		}
+		c.places <- child
+	}
+}
+
+// Kept is how many schemas a converter remembers, and the bytes of what came of them.
+func (c *Converter) Kept() (schemas, bytes int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, at := range c.kept {
+		kept := at.Value.(keptGrammar)
+		bytes += kept.size()
+	}
+	return c.order.Len(), bytes
+}
+
+// Keep remembers a grammar of so many bytes.
+func (c *Converter) Keep(schema byte, bytes int) {
+	c.keep(keptGrammar{schema: schemaHash{schema}, grammar: string(make([]byte, bytes))})
+}

@@ -24,7 +24,7 @@ const (
 // TestMain frees the shared models: a leak check of the process then sees only what tests left behind.
 func TestMain(m *testing.M) {
 	misbehaveIfAsked()
-	llama.ConvertSchemaIfAsked()
+	llama.ServeIfChild()
 	if os.Getenv(listDevicesEnv) != "" {
 		os.Exit(listDevices())
 	}

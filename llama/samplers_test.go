@@ -94,6 +94,19 @@ func TestSamplersLeaveWhatTheirDefinitionsSay(t *testing.T) {
 	}
 }
 
+func TestXTCNeverLeavesOnlyWhatIsBanned(t *testing.T) {
+	f := newFixed(t)
+	leastLikely := func(s *scheduler.Sampling) { s.XTCProbability, s.XTCThreshold = 1, 0 }
+	want := f.draw(f.sampling(leastLikely), 0).Token
+	got := f.draw(f.sampling(func(s *scheduler.Sampling) {
+		leastLikely(s)
+		s.LogitBias[1].Bias = math.Inf(-1)
+	}), 0).Token
+	if got != want || want == f.tokens[0] {
+		t.Errorf("beside a ban token %d is drawn, without it %d; want the same, not the likeliest", got, want)
+	}
+}
+
 // With nothing masked out, llama.cpp's typical sampler would take the logarithm of a probability of zero, and filter nothing.
 func TestTypicalWorksBesideImpossibleTokens(t *testing.T) {
 	f := newFixed(t)

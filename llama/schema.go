@@ -18,6 +18,7 @@ import (
 	"os/exec"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 	"unsafe"
 
@@ -28,10 +29,12 @@ import (
 const (
 	MaxSchemaBytes = 64 << 10
 
-	convertTime       = 10 * time.Second // on a busy machine; convertProcessorTime is what a conversion may use
-	convertAtOnce     = 2
-	keptGrammars      = 256
-	maxComplaintBytes = 16 << 10
+	convertTime          = 10 * time.Second // on a busy machine
+	convertProcessorTime = 2 * time.Second
+	convertAtOnce        = 2
+	keptGrammars         = 256
+	keptBytes            = 32 << 20 // of what is kept of them
+	maxComplaintBytes    = 16 << 10
 )
 
 // SchemaError says why a JSON Schema or a grammar cannot be used, and where.
@@ -48,19 +51,29 @@ type Converter struct {
 	mu    sync.Mutex // guards what follows
 	kept  map[schemaHash]*list.Element
 	order list.List // of keptGrammar, the last used first
+	bytes int       // of their grammars and complaints
 }
 
 type schemaHash = [sha256.Size]byte
 
+// keptGrammar is what came of a schema.
 type keptGrammar struct {
 	schema  schemaHash
 	grammar string
+	wrong   *SchemaError // of a schema that the conversion does not take, by its limits for one
+}
+
+func (k *keptGrammar) size() int {
+	if k.wrong != nil {
+		return len(k.wrong.Reason)
+	}
+	return len(k.grammar)
 }
 
 // ErrNoSchemas says that the linked llama.cpp came without its common library.
 var ErrNoSchemas = errors.New("this node takes no JSON Schemas: the llama.cpp that is linked came without its common library")
 
-// NewConverter runs this program again for each conversion: its main has to call ConvertSchemaIfAsked before all else. The error
+// NewConverter runs this program again for each conversion: its main has to call ServeIfChild before all else. The error
 // may be ErrNoSchemas.
 func NewConverter() (*Converter, error) {
 	if !bool(C.mn_has_common()) {
@@ -73,28 +86,30 @@ func NewConverter() (*Converter, error) {
 	return &Converter{program: program, places: make(chan struct{}, convertAtOnce), kept: make(map[schemaHash]*list.Element)}, nil
 }
 
-// recall is the grammar of a schema that was converted before.
-func (c *Converter) recall(schema schemaHash) (string, bool) {
+// recall is what came of a schema before.
+func (c *Converter) recall(schema schemaHash) (kept keptGrammar, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	at, ok := c.kept[schema]
 	if !ok {
-		return "", false
+		return kept, false
 	}
 	c.order.MoveToFront(at)
-	return at.Value.(keptGrammar).grammar, true
+	return at.Value.(keptGrammar), true
 }
 
-func (c *Converter) keep(schema schemaHash, grammar string) {
+func (c *Converter) keep(kept keptGrammar) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.kept[schema] != nil {
+	if c.kept[kept.schema] != nil {
 		return // by another at the same time
 	}
-	c.kept[schema] = c.order.PushFront(keptGrammar{schema, grammar})
-	if c.order.Len() > keptGrammars {
+	c.kept[kept.schema] = c.order.PushFront(kept)
+	c.bytes += kept.size()
+	for c.order.Len() > keptGrammars || c.bytes > keptBytes {
 		oldest := c.order.Remove(c.order.Back()).(keptGrammar)
 		delete(c.kept, oldest.schema)
+		c.bytes -= oldest.size()
 	}
 }
 
@@ -105,24 +120,49 @@ func (c *Converter) Grammar(ctx context.Context, schema string) (string, error) 
 		return "", err
 	}
 	key := sha256.Sum256([]byte(schema))
-	if grammar, ok := c.recall(key); ok {
-		return grammar, nil
+	kept, ok := c.recall(key)
+	if !ok {
+		select {
+		case c.places <- struct{}{}:
+			defer func() { <-c.places }()
+		case <-ctx.Done():
+			return "", ctx.Err()
+		}
+		if kept, ok = c.recall(key); !ok { // by another in the meantime
+			var err error
+			if kept, err = c.make(ctx, key, schema); err != nil {
+				return "", err
+			}
+			c.keep(kept)
+		}
 	}
-	select {
-	case c.places <- struct{}{}:
-		defer func() { <-c.places }()
-	case <-ctx.Done():
-		return "", ctx.Err()
+	if kept.wrong != nil {
+		return "", kept.wrong
 	}
+	return kept.grammar, nil
+}
+
+// make finds out what comes of a schema. The error is not the schema's.
+func (c *Converter) make(ctx context.Context, key schemaHash, schema string) (keptGrammar, error) {
 	grammar, err := c.convert(ctx, schema)
-	if err != nil {
-		return "", err
+	if err == nil {
+		grammar = holdText(grammar)
+		if _, wrong := gbnf.Compile(grammar); wrong != nil {
+			err = &SchemaError{"it makes a grammar that cannot be used: " + wrong.Error()}
+		}
 	}
-	if _, err := gbnf.Compile(grammar); err != nil {
-		return "", &SchemaError{"it makes a grammar that cannot be used: " + err.Error()}
+	var wrong *SchemaError
+	if errors.As(err, &wrong) {
+		return keptGrammar{schema: key, wrong: wrong}, nil
 	}
-	c.keep(key, grammar)
-	return grammar, nil
+	return keptGrammar{schema: key, grammar: grammar}, err
+}
+
+// starved says whether a process was killed by somebody else than its limit, or for the time it waited for a processor: that says
+// nothing about the schema.
+func starved(p *os.ProcessState) bool {
+	status, ok := p.Sys().(syscall.WaitStatus)
+	return ok && status.Signaled() && status.Signal() == syscall.SIGKILL && p.UserTime()+p.SystemTime() < convertProcessorTime/2
 }
 
 // convert runs the process.
@@ -130,7 +170,7 @@ func (c *Converter) convert(ctx context.Context, schema string) (string, error) 
 	limited, cancel := context.WithTimeout(ctx, convertTime)
 	defer cancel()
 	cmd := exec.CommandContext(limited, c.program)
-	cmd.Env = append(os.Environ(), convertEnv+"=1")
+	cmd.Env = append(os.Environ(), childEnv+"="+childSchema)
 	cmd.Stdin = strings.NewReader(schema)
 	grammar, complaint := &limitedBuffer{most: gbnf.MaxBytes}, &limitedBuffer{most: maxComplaintBytes}
 	cmd.Stdout, cmd.Stderr = grammar, complaint
@@ -143,7 +183,9 @@ func (c *Converter) convert(ctx context.Context, schema string) (string, error) 
 		return "", ctx.Err()
 	case errors.As(err, &ended) && ended.ExitCode() == convertRefused:
 		return "", &SchemaError{said}
-	case errors.As(err, &ended), limited.Err() != nil, grammar.full:
+	case ended != nil && !grammar.full && starved(ended.ProcessState):
+		return "", fmt.Errorf("converting a JSON Schema: the process was killed before it had its time (%w)", err)
+	case ended != nil, limited.Err() != nil, grammar.full:
 		return "", &SchemaError{"llama.cpp cannot make a grammar of it within its limits of time and memory; make it smaller"}
 	case err != nil:
 		return "", fmt.Errorf("converting a JSON Schema: %w", err)
@@ -173,23 +215,13 @@ func (b *limitedBuffer) Write(p []byte) (int, error) {
 // convertRefused is the exit code of a process whose schema is at fault.
 const convertRefused = 3
 
-// convertEnv asks this program to convert a schema, and nothing else.
-const convertEnv = "MESHNET_CONVERT_SCHEMA"
-
-// ConvertSchemaIfAsked makes a process that a Converter started convert its schema and exit; every other one goes on.
-func ConvertSchemaIfAsked() {
-	if os.Getenv(convertEnv) != "" {
-		os.Exit(convertSchema(os.Stdin, os.Stdout, os.Stderr))
-	}
-}
-
 // convertSchema reads a schema, writes a grammar, and returns the exit code. It limits this process first.
 func convertSchema(in io.Reader, out, complaints io.Writer) int {
 	fail := func(code int, why string) int {
 		_, _ = io.WriteString(complaints, why+"\n") // nobody is left to be told
 		return code
 	}
-	if err := limitProcess(); err != nil {
+	if err := limitProcess(convertProcessorTime); err != nil {
 		return fail(1, err.Error())
 	}
 	schema, err := io.ReadAll(io.LimitReader(in, MaxSchemaBytes))

@@ -66,7 +66,7 @@ func TestASchemaThatAGrammarCannotHoldIsRefusedWithItsPlace(t *testing.T) {
 		{`{"$ref":"https://example.org/s"}`, "unsupported $ref"},
 		{`{"properties":{"a":{"type":"array","uniqueItems":true}}}`, `#/properties/a: a grammar cannot hold "uniqueItems"`},
 		{`{"type":"number","minimum":0}`, "#: a grammar cannot hold bounds of numbers"},
-		{`{"items":{"type":"string","pattern":"^a$","maxLength":1}}`, "#/items/0: lengths beside a pattern"},
+		{`{"items":{"type":"string","pattern":"^a$","maxLength":1}}`, "#/items: lengths beside a pattern"},
 		{`{"type":"object","properties":{},"required":["a"]}`, `"a" is required but not among the properties`},
 		{`{"anyOf":[{"type":"null"}],"type":"string"}`, `"type" beside "anyOf"`},
 		{`{"type":"string","pattern":"a(?=b)"}`, ""},
@@ -88,7 +88,7 @@ func TestASchemaThatAGrammarCannotHoldIsRefusedWithItsPlace(t *testing.T) {
 const misbehaveEnv = "MESHNET_TEST_CONVERSION"
 
 func misbehaveIfAsked() {
-	if os.Getenv(llama.ConvertEnv) == "" || os.Getenv(misbehaveEnv) == "" {
+	if os.Getenv(llama.ChildEnv) == "" || os.Getenv(misbehaveEnv) == "" {
 		return
 	}
 	if err := llama.LimitProcess(); err != nil {
@@ -97,6 +97,8 @@ func misbehaveIfAsked() {
 	switch os.Getenv(misbehaveEnv) {
 	case "crash":
 		_ = syscall.Kill(os.Getpid(), syscall.SIGSEGV)
+	case "killed":
+		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 	case "spin":
 	case "eat":
 		var eaten [][]byte
@@ -127,6 +129,39 @@ func TestAConversionThatCrashesOrNeverEndsIsARefusal(t *testing.T) {
 				t.Errorf("%v; want a SchemaError about limits", err)
 			}
 		})
+	}
+}
+
+func TestWhatIsKeptOfSchemasIsBoundedInBytes(t *testing.T) {
+	c := newConverter(t)
+	for i := range byte(40) {
+		c.Keep(i, 1<<20)
+	}
+	if schemas, bytes := c.Kept(); schemas != 32 || bytes != 32<<20 {
+		t.Errorf("%d schemas with %d bytes are kept, want 32 with 32 MiB", schemas, bytes)
+	}
+}
+
+func TestASchemaBeyondTheLimitsIsTriedOnce(t *testing.T) {
+	c := newConverter(t)
+	t.Setenv(misbehaveEnv, "crash")
+	var wrong *llama.SchemaError
+	_, first := c.Grammar(t.Context(), `{}`)
+	if !errors.As(first, &wrong) {
+		t.Fatalf("%v; want a SchemaError", first)
+	}
+	t.Setenv(misbehaveEnv, "killed") // had it run again, that would be no SchemaError
+	if _, again := c.Grammar(t.Context(), `{}`); again == nil || again.Error() != first.Error() {
+		t.Errorf("%v the second time, want %v", again, first)
+	}
+}
+
+func TestAConversionThatSomebodyKilledIsNoFaultOfTheSchema(t *testing.T) {
+	t.Setenv(misbehaveEnv, "killed")
+	_, err := newConverter(t).Grammar(t.Context(), `{}`)
+	var wrong *llama.SchemaError
+	if err == nil || errors.As(err, &wrong) || !strings.Contains(err.Error(), "the process was killed") {
+		t.Errorf("%v; want an error of the node that says that it was killed", err)
 	}
 }
 

@@ -93,7 +93,6 @@ typedef struct mn_chat_input {
     const char * bos;
     const char * eos;
     int64_t      now;  // Unix seconds: what a template takes for the present
-    int64_t      limit_ms;
 } mn_chat_input;
 
 // A rendered conversation. For each byte, input says whether llama.cpp's engine still knows that it came from the conversation.
@@ -103,7 +102,7 @@ typedef struct mn_text {
     size_t len;
 } mn_text;
 
-// Parses a Jinja template and finds out what it does. Safe with any number of threads, as is rendering.
+// Parses a Jinja template and finds out what it does. This and rendering may crash, or take for ever.
 mn_chat * mn_chat_new(const char * source, mn_error * err);
 void      mn_chat_free(mn_chat * chat);
 void      mn_chat_facts_get(const mn_chat * chat, mn_chat_facts * out);

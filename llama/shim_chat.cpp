@@ -3,7 +3,6 @@
 
 #include <pthread.h>
 
-#include <chrono>
 #include <cstdlib>
 #include <cstring>
 
@@ -25,38 +24,6 @@ struct mn_chat {
 
 namespace {
 
-using clock_type = std::chrono::steady_clock;
-
-// The list of messages as a template sees it. The engine has no deadline of its own, and a client decides how often loops
-// over messages run: each reading of the list looks at the clock.
-struct timed_messages : jinja::value_array_t {
-    clock_type::time_point deadline;
-
-    timed_messages(const std::vector<jinja::value> & messages, clock_type::time_point until) :
-        jinja::value_array_t(messages), deadline(until) {}
-
-    void check() const {
-        if (clock_type::now() > deadline) {
-            throw std::runtime_error("it takes too long for these messages");
-        }
-    }
-
-    const std::vector<jinja::value> & as_array() const override {
-        check();
-        return jinja::value_array_t::as_array();
-    }
-
-    jinja::value & at(int64_t index, jinja::value & missing) override {
-        check();
-        return jinja::value_array_t::at(index, missing);
-    }
-
-    jinja::value & at(int64_t index) override {
-        check();
-        return jinja::value_array_t::at(index);
-    }
-};
-
 // Roles come from a closed set. As a template's own text they may be part of a control token: '<|' + role + '|>'.
 void trust_role(jinja::value & message) {
     for (auto & part : message->at("role")->val_str.parts) {
@@ -73,12 +40,10 @@ void render(const mn_chat * chat, const mn_chat_input * in, mn_text * out) {
         { "eos_token", std::string(in->eos) },
         { "add_generation_prompt", true },
     }, false);
-    auto messages = std::make_shared<timed_messages>(ctx.get_val("messages")->as_array(),
-                                                     clock_type::now() + std::chrono::milliseconds(in->limit_ms));
-    for (auto & message : messages->val_arr) {
-        trust_role(message);
+    auto messages = ctx.get_val("messages");
+    for (size_t i = 0; i < messages->as_array().size(); ++i) {
+        trust_role(messages->at((int64_t) i));
     }
-    ctx.set_val("messages", messages);
     jinja::runtime runtime(ctx);
     const auto     parts = jinja::runtime::gather_string_parts(runtime.execute(chat->program));
 

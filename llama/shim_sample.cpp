@@ -189,7 +189,8 @@ void xtc_apply(llama_sampler * smpl, llama_token_data_array * cur) {
     });
     cur->sorted = true;
     size_t likely = 0;
-    while (likely < cur->size && cur->data[likely].p / total >= state->threshold) {
+    // What is impossible is not the least likely: a threshold of 0 would leave nothing else.
+    while (likely < cur->size && cur->data[likely].p > 0.0f && cur->data[likely].p / total >= state->threshold) {
         ++likely;
     }
     if (likely >= 2) {

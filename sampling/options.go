@@ -21,6 +21,14 @@ func (n *Number) Holds(v float64) bool {
 	return v >= n.Min && v <= n.Max && (!n.Above || v != n.Min)
 }
 
+// text is a value as it was given: an integer has all its digits.
+func (n *Number) text(v float64) string {
+	if n.Integer {
+		return strconv.FormatFloat(v, 'f', -1, 64)
+	}
+	return strconv.FormatFloat(v, 'g', -1, 64)
+}
+
 // Range is the range in words, such as "(0, 1]".
 func (n *Number) Range() string {
 	bracket := "["

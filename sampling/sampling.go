@@ -107,7 +107,7 @@ func outOf(field string, value any, limit string, args ...any) *Error {
 func (p Params) Validate() error {
 	for i, value := range p.values() {
 		if n := &numbers[i]; !n.Holds(value) {
-			return outOf(n.Name, value, "in %s", n.Range())
+			return outOf(n.Name, n.text(value), "in %s", n.Range())
 		}
 	}
 	if err := checkBreakers(p.DRYBreakers); err != nil {

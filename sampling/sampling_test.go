@@ -74,6 +74,14 @@ func TestEveryNumberIsCheckedAgainstItsOwnRange(t *testing.T) {
 	}
 }
 
+func TestAnIntegerThatIsOutOfRangeIsToldWithAllItsDigits(t *testing.T) {
+	p := sampling.Default()
+	p.TopK = 1<<20 + 1
+	if err, want := p.Validate(), "top_k is 1048577; it must be in [0, 1048576]"; err == nil || err.Error() != want {
+		t.Errorf("%v, want %s", err, want)
+	}
+}
+
 func TestListsAreCheckedWithTheElementThatIsWrong(t *testing.T) {
 	many := make([]sampling.Bias, sampling.MaxLogitBias+1)
 	for i := range many {

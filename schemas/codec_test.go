@@ -198,6 +198,7 @@ func TestWhatTheMsgpackLibraryWouldBendIsRefused(t *testing.T) {
 	}{
 		"negative into unsigned":     {"turn", -1, schemas.RejectInvalid, "turn"},
 		"2^63 into signed":           {"max_new_tokens", uint64(1) << 63, schemas.RejectInvalid, "max_new_tokens"},
+		"2^64-1 into a float":        {"sampling", map[string]any{"presence_penalty": uint64(math.MaxUint64)}, schemas.RejectInvalid, "sampling.presence_penalty"},
 		"2^64-1 in a list":           {"token_ids", []uint64{1, math.MaxUint64}, schemas.RejectInvalid, "token_ids[1]"},
 		"float into integer":         {"max_new_tokens", 5.0, schemas.RejectBadType, "max_new_tokens"},
 		"bytes into string":          {"tenant", []byte("acme"), schemas.RejectBadType, "tenant"},

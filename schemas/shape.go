@@ -155,6 +155,9 @@ func (s *shape) check(data []byte, at int) (int, *misfit) {
 		if h.kind != headFloat && h.kind != headUint && h.kind != headNegative {
 			return 0, wrongType(h, s.kind)
 		}
+		if h.kind == headUint && h.n > math.MaxInt64 { // the decoder would read it as a negative one
+			return 0, &misfit{RejectInvalid, fieldError("", h.n, "at most %d, or a float", math.MaxInt64)}
+		}
 	case shapeBool:
 		if h.kind != headBool {
 			return 0, wrongType(h, s.kind)

@@ -1,6 +1,7 @@
 package worker_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -13,7 +14,7 @@ import (
 )
 
 // spelt is a chat template: roles and contents one after another.
-func spelt(_ int, messages []schemas.ChatMessage, tools string, now time.Time) ([]int32, error) {
+func spelt(_ context.Context, _ int, messages []schemas.ChatMessage, tools string, now time.Time) ([]int32, error) {
 	text := tools
 	for i, m := range messages {
 		if m.Content == "bad" {
@@ -24,7 +25,11 @@ func spelt(_ int, messages []schemas.ChatMessage, tools string, now time.Time) (
 	if now.IsZero() {
 		return nil, errors.New("no time was given")
 	}
-	return tokenize(1000, text, false)
+	tokens, err := tokenize(1000, text, false)
+	if err != nil {
+		err = &worker.FieldError{Field: "messages", Reason: err.Error()}
+	}
+	return tokens, err
 }
 
 // chatting turns the prompt of a request into messages.

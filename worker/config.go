@@ -35,9 +35,9 @@ type Text struct {
 	// error. Called from several goroutines at once.
 	Piece func(dst []byte, token int32) ([]byte, error)
 
-	// Chat turns messages into a prompt, by the model's own template; now is what the template takes for the present. The
-	// error is the request's, a *FieldError where one field is to blame. Nil: the model takes no messages, and NoChat says why.
-	Chat   func(limit int, messages []schemas.ChatMessage, tools string, now time.Time) ([]int32, error)
+	// Chat turns messages into a prompt, by the model's own template; now is what the template takes for the present. A
+	// *FieldError is the request's, every other error the node's. Nil: the model takes no messages, and NoChat says why.
+	Chat   func(ctx context.Context, limit int, messages []schemas.ChatMessage, tools string, now time.Time) ([]int32, error)
 	NoChat error
 
 	// JSONSchema turns a JSON Schema into a grammar for the engine, which is a scheduler.GrammarEngine then; a *FieldError is the

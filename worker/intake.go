@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -297,9 +298,12 @@ func (s *Service) textOptions(req *schemas.Request) text.Options {
 // how long its prompt is.
 func (s *Service) prepare(ctx context.Context, d *delivery, told *fold.Fold) (*plan, *schemas.ErrorDetail, error) {
 	req := d.req
-	prompt, err := s.prompt(req, d.born())
-	if err != nil {
-		return &plan{}, invalid(err), nil
+	prompt, flaw, err := s.prompt(ctx, req, d.born())
+	switch {
+	case err != nil:
+		return nil, nil, err
+	case flaw != nil:
+		return &plan{}, invalid(flaw), nil
 	}
 	adapter, err := s.facts.Adapter(req.Adapter.String())
 	if err != nil {
@@ -336,35 +340,38 @@ func (s *Service) grammar(ctx context.Context, req *schemas.Request) (string, er
 	return "", nil
 }
 
-// prompt is the request's as tokens. It is the same whenever it is made: a template that prints the time prints that of the
-// request's first copy.
-func (s *Service) prompt(req *schemas.Request, born time.Time) ([]scheduler.Token, error) {
+// prompt is the request's as tokens, or what is wrong with the request. It is the same whenever it is made: a template that
+// prints the time prints that of the request's first copy.
+func (s *Service) prompt(ctx context.Context, req *schemas.Request, born time.Time) (tokens []scheduler.Token, flaw, err error) {
 	switch {
 	case req.Messages != nil:
-		return s.chat(req, born)
+		return s.chat(ctx, req, born)
 	case req.Prompt == nil:
-		return scheduler.ParseTokens("token_ids", req.TokenIDs, s.facts.VocabTokens)
+		tokens, flaw = scheduler.ParseTokens("token_ids", req.TokenIDs, s.facts.VocabTokens)
+		return tokens, flaw, nil
 	}
-	tokens, err := s.cfg.Text.Tokenize(s.facts.ContextTokens, *req.Prompt, req.Special)
-	if err == nil && len(tokens) == 0 {
-		err = errors.New("the prompt has no tokens; send some text")
+	tokens, flaw = s.cfg.Text.Tokenize(s.facts.ContextTokens, *req.Prompt, req.Special)
+	if flaw == nil && len(tokens) == 0 {
+		flaw = errors.New("the prompt has no tokens; send some text")
 	}
-	return tokens, err
+	return tokens, flaw, nil
 }
 
-func (s *Service) chat(req *schemas.Request, born time.Time) ([]scheduler.Token, error) {
+func (s *Service) chat(ctx context.Context, req *schemas.Request, born time.Time) (tokens []scheduler.Token, flaw, err error) {
 	if s.cfg.Text.Chat == nil {
-		return nil, &FieldError{Field: "messages", Reason: cmp.Or(s.cfg.Text.NoChat, errNoChat).Error()}
+		return nil, &FieldError{Field: "messages", Reason: cmp.Or(s.cfg.Text.NoChat, errNoChat).Error()}, nil
 	}
-	tokens, err := s.cfg.Text.Chat(s.facts.ContextTokens, req.Messages, req.Tools, born)
+	tokens, err = s.cfg.Text.Chat(ctx, s.facts.ContextTokens, req.Messages, req.Tools, born)
 	var field *FieldError
-	if err != nil && !errors.As(err, &field) {
-		err = &FieldError{Field: "messages", Reason: err.Error()}
+	switch {
+	case errors.As(err, &field):
+		return nil, err, nil
+	case err != nil:
+		return nil, nil, fmt.Errorf("rendering the messages: %w", err)
+	case len(tokens) == 0:
+		return nil, &FieldError{Field: "messages", Reason: "the model's template makes no tokens of them"}, nil
 	}
-	if err == nil && len(tokens) == 0 {
-		err = &FieldError{Field: "messages", Reason: "the model's template makes no tokens of them"}
-	}
-	return tokens, err
+	return tokens, nil, nil
 }
 
 var errNoChat = errors.New("this node takes no chat messages; send a prompt")

@@ -52,10 +52,15 @@ func (f *answerFlags) localGrammar(env *environment, model *llama.Model) (string
 	if err != nil {
 		return "", err
 	}
-	if grammar, err = converter.Grammar(env.ctx, schema); err != nil {
+	grammar, err = converter.Grammar(env.ctx, schema)
+	var wrong *llama.SchemaError
+	switch {
+	case errors.As(err, &wrong):
 		return "", &exitError{exitRejected, fmt.Errorf("--json-schema %s: %w", f.JSONSchema, err)}
+	case env.ctx.Err() != nil:
+		return "", errCancelled
 	}
-	return grammar, nil
+	return grammar, err
 }
 
 var errNoEnd = errors.New("the model has no token that ends a text: no grammar would ever be fulfilled")

@@ -2,9 +2,11 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"time"
 
@@ -77,20 +79,36 @@ func readChat(env *environment, name string) (*chatFile, error) {
 		return nil, err
 	}
 	var file chatFile
-	decode := func(into any) error {
-		decoder := json.NewDecoder(bytes.NewReader(data))
-		decoder.DisallowUnknownFields() // rather than leave out what the template will not see
-		return decoder.Decode(into)
-	}
 	if bytes.HasPrefix(bytes.TrimSpace(data), []byte("[")) {
-		err = decode(&file.Messages)
+		err = decodeChat(data, &file.Messages)
 	} else {
-		err = decode(&file)
+		err = decodeChat(data, &file)
+	}
+	if err == nil && len(file.Messages) == 0 {
+		err = errors.New("it has none")
 	}
 	if err != nil {
 		return nil, usageError("--chat %s is not a list of messages: %v", name, err)
 	}
 	return &file, nil
+}
+
+// decodeChat reads JSON that is of one form and nothing else: what is not known, a template would not see.
+func decodeChat(data []byte, into any) error {
+	decoder := json.NewDecoder(bytes.NewReader(data))
+	decoder.DisallowUnknownFields()
+	err := decoder.Decode(into)
+	var bent *json.UnmarshalTypeError
+	switch {
+	case errors.As(err, &bent):
+		return fmt.Errorf("at byte %d there is a JSON %s in the place of a %s", bent.Offset, bent.Value, bent.Type)
+	case err != nil:
+		return err
+	}
+	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
+		return fmt.Errorf("at byte %d there is something behind it", decoder.InputOffset())
+	}
+	return nil
 }
 
 // readInput reads a file, or standard input where it is named -.
@@ -137,11 +155,14 @@ func serveChat(text *worker.Text, model *llama.Model) (free func()) {
 		text.NoChat = err
 		return func() {}
 	}
-	text.Chat = func(limit int, messages []schemas.ChatMessage, tools string, now time.Time) ([]int32, error) {
-		tokens, err := chat.Tokenize(limit, conversation(messages, tools, now))
+	text.Chat = func(ctx context.Context, limit int, messages []schemas.ChatMessage, tools string, now time.Time) ([]int32, error) {
+		tokens, err := chat.Tokenize(ctx, limit, conversation(messages, tools, now))
 		var wrong *llama.ConversationError
-		if errors.As(err, &wrong) {
-			return nil, &worker.FieldError{Field: wrong.Field, Reason: wrong.Reason}
+		switch {
+		case errors.As(err, &wrong):
+			err = &worker.FieldError{Field: wrong.Field, Reason: wrong.Reason}
+		case err != nil && ctx.Err() == nil && !errors.Is(err, llama.ErrChatLost):
+			err = &worker.FieldError{Field: "messages", Reason: err.Error()}
 		}
 		return tokens, err
 	}
@@ -149,13 +170,13 @@ func serveChat(text *worker.Text, model *llama.Model) (free func()) {
 }
 
 // chatTokens is the prompt of messages, for a command that has the model itself.
-func chatTokens(model *llama.Model, limit int, messages []schemas.ChatMessage, tools string) ([]int32, error) {
+func chatTokens(ctx context.Context, model *llama.Model, limit int, messages []schemas.ChatMessage, tools string) ([]int32, error) {
 	chat, err := model.NewChat()
 	if err != nil {
 		return nil, err
 	}
 	defer chat.Free()
-	tokens, err := chat.Tokenize(limit, conversation(messages, tools, time.Now()))
+	tokens, err := chat.Tokenize(ctx, limit, conversation(messages, tools, time.Now()))
 	if err != nil {
 		return nil, fmt.Errorf("the conversation: %w", err)
 	}

@@ -182,7 +182,7 @@ func (g *generation) request(facts scheduler.Facts, prompt localPrompt) (schedul
 	case len(g.cmd.Tokens) > 0:
 		req.Prompt, err = scheduler.ParseTokens("tokens", g.cmd.Tokens, facts.VocabTokens)
 	case prompt.messages != nil:
-		req.Prompt, err = chatTokens(g.model, facts.ContextTokens, prompt.messages, prompt.tools)
+		req.Prompt, err = chatTokens(g.env.ctx, g.model, facts.ContextTokens, prompt.messages, prompt.tools)
 	default:
 		req.Prompt, err = g.model.TokenizeWithin(facts.ContextTokens, prompt.text, g.cmd.Special)
 	}

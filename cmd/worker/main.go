@@ -95,7 +95,7 @@ func (e *environment) ended() error {
 var errCancelled = &exitError{exitCancelled, errors.New("cancelled")}
 
 func main() {
-	llama.ConvertSchemaIfAsked()
+	llama.ServeIfChild()
 	os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }
 

@@ -26,7 +26,7 @@ import (
 const asWorker = "MESHNET_TEST_AS_WORKER"
 
 func TestMain(m *testing.M) {
-	llama.ConvertSchemaIfAsked()
+	llama.ServeIfChild()
 	if os.Getenv(asWorker) != "" {
 		main()
 	}

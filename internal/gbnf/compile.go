@@ -23,7 +23,7 @@ const (
 type Grammar struct {
 	ops      []op
 	rules    [][]int32 // where the alternatives of a rule begin
-	sets     [][]bool  // by class of the alphabet
+	sets     [][]classRange
 	alphabet *alphabet
 }
 
@@ -55,6 +55,7 @@ func Compile(text string) (*Grammar, error) {
 	for _, set := range c.sets {
 		c.g.sets = append(c.g.sets, c.g.alphabet.members(set))
 	}
+	c.g.prune()
 	_, err = newMachine(c.g)
 	if err != nil {
 		return nil, err
@@ -150,4 +151,62 @@ func (c *compiler) set(ranges []runeRange) op {
 		c.sets = append(c.sets, ranges)
 	}
 	return op{opSet, id}
+}
+
+// prune drops the alternatives that no text ends: those with a set of no character, or a rule without an end. A text that has
+// gone on so far by what is left can be brought to an end.
+func (g *Grammar) prune() {
+	p := pruner{g: g, waits: make([][]int32, len(g.rules)), missing: map[int32]int{}, of: map[int32]int32{}, ends: make([]bool, len(g.rules))}
+	for rule, begins := range g.rules {
+		for _, begin := range begins {
+			p.of[begin] = int32(rule)
+			p.look(begin)
+		}
+	}
+	for len(p.todo) > 0 {
+		rule := p.todo[len(p.todo)-1]
+		p.todo = p.todo[:len(p.todo)-1]
+		for _, begin := range p.waits[rule] {
+			if p.missing[begin]--; p.missing[begin] == 0 {
+				p.end(begin)
+			}
+		}
+	}
+	for rule, begins := range g.rules {
+		g.rules[rule] = slices.DeleteFunc(begins, func(begin int32) bool { return p.missing[begin] != 0 })
+	}
+}
+
+// pruner finds out which alternatives texts end. Alternatives go by where they begin.
+type pruner struct {
+	g       *Grammar
+	of      map[int32]int32 // which rule's it is
+	missing map[int32]int   // how many of its steps are not known to end; those at a set of no character never do
+	waits   [][]int32       // of a rule: the alternatives that call it, as often as they do
+	ends    []bool          // of a rule: some text ends it
+	todo    []int32         // rules that were found to end
+}
+
+// look counts the steps of an alternative that have to end.
+func (p *pruner) look(begin int32) {
+	for pos := begin; p.g.ops[pos].kind != opEnd; pos++ {
+		switch op := p.g.ops[pos]; {
+		case op.kind == opCall:
+			p.missing[begin]++
+			p.waits[op.arg] = append(p.waits[op.arg], begin)
+		case len(p.g.sets[op.arg]) == 0:
+			p.missing[begin]++
+		}
+	}
+	if p.missing[begin] == 0 {
+		p.end(begin)
+	}
+}
+
+// end notes that some text ends an alternative, and so its rule.
+func (p *pruner) end(begin int32) {
+	if rule := p.of[begin]; !p.ends[rule] {
+		p.ends[rule] = true
+		p.todo = append(p.todo, rule)
+	}
 }

@@ -3,6 +3,7 @@ package gbnf_test
 import (
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -297,5 +298,79 @@ func BenchmarkAllowAndAccept(b *testing.B) {
 			b.Fatal(err)
 		}
 		m = next(b, m, g, v)
+	}
+}
+
+func TestAGrammarWithoutTextsIsRefused(t *testing.T) {
+	for _, grammar := range []string{
+		`root ::= "a" root`,
+		`root ::= [z-a]`,
+		`root ::= "\uD800"`,
+		"root ::= a\na ::= \"(\" b \")\"\nb ::= \"[\" a \"]\"",
+		`root ::= ("a" []){2,3}`,
+	} {
+		var wrong *gbnf.SyntaxError
+		if _, err := gbnf.Compile(grammar); !errors.As(err, &wrong) || !strings.Contains(wrong.Reason, "takes no text at all") {
+			t.Errorf("%s: %v; want a SyntaxError that says that it takes no text", grammar, err)
+		}
+	}
+}
+
+// What leads nowhere is left out: after each character that is allowed there is an end.
+func TestAlternativesWithoutAnEndAreNeverBegun(t *testing.T) {
+	g, err := gbnf.Compile("root ::= \"a\" [z-a] | \"b\" endless | \"c\" | \"d\" endless? \"e\"\nendless ::= \"x\" endless")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pieces := []string{"a", "b", "c", "d", "e", "x", ""}
+	m, err := gbnf.NewMatcher(g, gbnf.NewVocabulary(pieces, []bool{6: true}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	next := func() (allowed string) {
+		if err := m.Mask(func(token int32) { allowed += pieces[token] }); err != nil {
+			t.Fatal(err)
+		}
+		return allowed
+	}
+	if got := next(); got != "cd" {
+		t.Errorf("at first %q may come, want c and d", got)
+	}
+	if err := m.Accept(3); err != nil {
+		t.Fatal(err)
+	}
+	if got := next(); got != "e" {
+		t.Errorf("after d %q may come, want e", got)
+	}
+}
+
+// A table of which character is in which set would take 440 MiB.
+func TestAGrammarOfManyCharactersTakesMemoryByItsLength(t *testing.T) {
+	var text strings.Builder
+	for r := rune(0x4e00); r < 0x4e00+20900; r++ {
+		text.WriteRune(r)
+	}
+	grammar := `root ::= "` + text.String() + `"`
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	g, err := gbnf.Compile(grammar)
+	runtime.ReadMemStats(&after)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const most = 500 // bytes allocated in all for a byte of the grammar
+	if got := (after.TotalAlloc - before.TotalAlloc) / uint64(len(grammar)); got > most {
+		t.Errorf("%d bytes were allocated for each byte of the grammar, want at most %d", got, most)
+	}
+	if last := strings.TrimSuffix(text.String(), "\u9fa3"); !takes(t, g, text.String()) || takes(t, g, last) {
+		t.Errorf("it does not take its text, or takes one that lacks the last character")
+	}
+}
+
+func BenchmarkCompileALargeGrammar(b *testing.B) {
+	for b.Loop() {
+		if _, err := gbnf.Compile(`root ::= [a-z]{0,60000}`); err != nil {
+			b.Fatal(err)
+		}
 	}
 }

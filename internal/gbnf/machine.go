@@ -154,7 +154,7 @@ func (m *machine) step(state, class int32) (int32, error) {
 
 // takes says whether the step on top of a stack takes characters of a class.
 func (m *machine) takes(stack, class int32) bool {
-	return m.g.sets[m.g.ops[m.cells[stack].pos].arg][class]
+	return takes(m.g.sets[m.g.ops[m.cells[stack].pos].arg], class)
 }
 
 // mayTake says whether some character from low to high can follow.

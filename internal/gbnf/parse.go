@@ -25,8 +25,19 @@ type parser struct {
 	depth int
 }
 
-// failure is how a parser gives up; parse recovers it.
+// failure is how a parser gives up; giveUp recovers it.
 type failure struct{ *SyntaxError }
+
+// giveUp is deferred: it makes a failure the error.
+func (p *parser) giveUp(err *error) {
+	if r := recover(); r != nil {
+		f, ok := r.(failure)
+		if !ok {
+			panic(r)
+		}
+		*err = f.SyntaxError
+	}
+}
 
 func (p *parser) fail(at int, format string, args ...any) {
 	before := p.src[:min(at, len(p.src))]
@@ -37,15 +48,7 @@ func (p *parser) fail(at int, format string, args ...any) {
 // parse reads the whole grammar. Rule 0 is root.
 func parse(text string) (p *parser, err error) {
 	p = &parser{src: []byte(text), names: map[string]int{"root": 0}, rules: [][][]item{nil}, used: []int{0}}
-	defer func() {
-		if r := recover(); r != nil {
-			f, ok := r.(failure)
-			if !ok {
-				panic(r)
-			}
-			err = f.SyntaxError
-		}
-	}()
+	defer p.giveUp(&err)
 	if len(text) > MaxBytes {
 		p.fail(MaxBytes, "the grammar has %d bytes; the limit is %d", len(text), MaxBytes)
 	}

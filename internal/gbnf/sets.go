@@ -2,7 +2,9 @@ package gbnf
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
+	"strings"
 	"unicode/utf8"
 )
 
@@ -80,16 +82,51 @@ func (a *alphabet) find(r rune) int32 {
 	return int32(i)
 }
 
-// members says for each class whether it is in the set.
-func (a *alphabet) members(set []runeRange) []bool {
-	in := make([]bool, len(a.starts))
-	for _, r := range set {
-		for c := a.find(r.low); c <= a.find(r.high); c++ {
-			in[c] = true
+// classRange is the classes from low to high.
+type classRange struct{ low, high int32 }
+
+// members is the classes of a set, in order. A set has no class for each character: a grammar may have thousands of both.
+func (a *alphabet) members(set []runeRange) []classRange {
+	var in []classRange
+	add := func(low, high rune) {
+		if low <= high {
+			in = append(in, classRange{a.find(low), a.find(high)})
 		}
 	}
-	for c := a.find(firstSurrogate); c <= a.find(lastSurrogate); c++ {
-		in[c] = false
+	for _, r := range set {
+		add(r.low, min(r.high, firstSurrogate-1))
+		add(max(r.low, lastSurrogate+1), r.high)
 	}
 	return in
+}
+
+// takes says whether a class is in a set.
+func takes(set []classRange, class int32) bool {
+	const few = 8
+	if len(set) > few {
+		i, found := slices.BinarySearchFunc(set, class, func(r classRange, class int32) int { return cmp.Compare(r.low, class) })
+		return found || i > 0 && class <= set[i-1].high
+	}
+	for _, r := range set {
+		if class >= r.low && class <= r.high {
+			return true
+		}
+	}
+	return false
+}
+
+// Except is a set, as a grammar spells it, without some characters. The error is a *SyntaxError.
+func Except(set string, without ...rune) (rest string, err error) {
+	p := &parser{src: []byte(set)}
+	defer p.giveUp(&err)
+	ranges := p.set()
+	for _, r := range without {
+		ranges = append(complement(ranges), runeRange{r, r})
+		ranges = complement(normalised(ranges))
+	}
+	var out strings.Builder
+	for _, r := range ranges {
+		fmt.Fprintf(&out, `\U%08X-\U%08X`, r.low, r.high)
+	}
+	return "[" + out.String() + "]", nil
 }

@@ -77,9 +77,12 @@ func TestSamplersLeaveWhatTheirDefinitionsSay(t *testing.T) {
 		"xtc always":                     {func(s *scheduler.Sampling) { s.XTCProbability, s.XTCThreshold = 1, 0.12 }, []scheduler.Token{2, 3, 4}},
 		"xtc, one reaches the threshold": {func(s *scheduler.Sampling) { s.XTCProbability, s.XTCThreshold = 1, 0.35 }, []scheduler.Token{0, 1, 2, 3, 4}},
 		"xtc above a half":               {func(s *scheduler.Sampling) { s.XTCProbability, s.XTCThreshold = 1, 0.51 }, []scheduler.Token{0, 1, 2, 3, 4}},
-		"a ban":                          {func(s *scheduler.Sampling) { s.LogitBias = []scheduler.Bias{{Token: 0, Bias: math.Inf(-1)}} }, []scheduler.Token{1, 2, 3, 4}},
-		"a bias of 100":                  {func(s *scheduler.Sampling) { s.LogitBias = []scheduler.Bias{{Token: 3, Bias: 100}} }, []scheduler.Token{3}},
-		"no end at first":                {func(s *scheduler.Sampling) { s.MinNewTokens = 1 }, []scheduler.Token{0, 1, 2, 3}},
+		"xtc beside a ban": {func(s *scheduler.Sampling) {
+			s.XTCProbability, s.XTCThreshold, s.LogitBias = 1, 0, []scheduler.Bias{{Token: 4, Bias: math.Inf(-1)}}
+		}, []scheduler.Token{3}},
+		"a ban":           {func(s *scheduler.Sampling) { s.LogitBias = []scheduler.Bias{{Token: 0, Bias: math.Inf(-1)}} }, []scheduler.Token{1, 2, 3, 4}},
+		"a bias of 100":   {func(s *scheduler.Sampling) { s.LogitBias = []scheduler.Bias{{Token: 3, Bias: 100}} }, []scheduler.Token{3}},
+		"no end at first": {func(s *scheduler.Sampling) { s.MinNewTokens = 1 }, []scheduler.Token{0, 1, 2, 3}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got, _ := support(t, c.change); !slices.Equal(got, c.want) {

@@ -19,7 +19,7 @@ import (
 var story *llama.Model
 
 func TestMain(m *testing.M) {
-	llama.ConvertSchemaIfAsked()
+	llama.ServeIfChild()
 	var err error
 	story, err = llama.Load(context.Background(), llama.FromBytes(models.StoryName, models.Story()), llama.LoadOptions{})
 	if err != nil {
