@@ -114,7 +114,7 @@ func (r *Report) latencyFigures() [][]figure {
 
 // axis covers a distribution in all phases of all systems.
 func (d *distribution) axis(sorted [][]*samples) axis {
-	const least = 0.01 // ms: nothing that is seen is faster
+	const least = 0.1 // ms: what is faster came at once
 	low, high := 0.0, 0.0
 	for _, systems := range sorted {
 		for _, s := range systems {
@@ -130,7 +130,7 @@ func (d *distribution) axis(sorted [][]*samples) axis {
 	return logAxis(low, high)
 }
 
-// throughputFigures are the tokens and the requests a second over the load.
+// throughputFigures are requests and tokens a second over the load.
 func (r *Report) throughputFigures() []figure {
 	var loads []float64
 	for _, p := range r.Phases {
@@ -143,7 +143,7 @@ func (r *Report) throughputFigures() []figure {
 		unit = " a second"
 	}
 	var figures []figure
-	for _, t := range throughputs[:2] {
+	for _, t := range throughputs[:3] {
 		f := figure{Title: t.title}
 		most := 0.0
 		for system, name := range r.Systems {

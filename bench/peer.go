@@ -86,6 +86,11 @@ type completionRequest struct {
 	Stream        bool          `json:"stream"`
 	StreamOptions streamOptions `json:"stream_options"`
 	IgnoreEOS     bool          `json:"ignore_eos,omitempty"` // llama-server and vLLM know it
+
+	// Of a request with a temperature: every filter off, as in the mesh. llama-server would have some on.
+	TopP *float64 `json:"top_p,omitempty"`
+	TopK *int     `json:"top_k,omitempty"`
+	MinP *float64 `json:"min_p,omitempty"`
 }
 
 type streamOptions struct {
@@ -115,6 +120,10 @@ func (p *Peer) request(ctx context.Context, job *Job) (*http.Request, error) {
 	}
 	if job.Prompt.TokenIDs != nil {
 		body.Prompt = job.Prompt.TokenIDs
+	}
+	if body.Temperature > 0 {
+		topP, topK, minP := 1.0, 0, 0.0
+		body.TopP, body.TopK, body.MinP = &topP, &topK, &minP
 	}
 	payload, err := json.Marshal(body)
 	if err != nil {
