@@ -20,7 +20,7 @@ type Options struct {
 	IgnoreEOS   bool          `json:"ignore_eos"`
 	Timeout     time.Duration `json:"timeout_ns"` // of a request as a whole
 	Stall       time.Duration `json:"stall_ns"`   // without text, once the first has come
-	SLO         SLO           `json:"slo"`
+	SLO         SLO           `json:"slo,omitzero"`
 }
 
 // Limits of Options. They bound what a run keeps in memory.

@@ -41,7 +41,7 @@ type benchCommand struct {
 
 	Peer      string `help:"Measure a server with OpenAI's completions API in turns with the mesh." placeholder:"URL" group:"Peer:"`
 	PeerName  string `help:"What reports call it." default:"peer" placeholder:"NAME" group:"Peer:"`
-	PeerModel string `help:"Its name of the model; default: that of the mesh." placeholder:"NAME" group:"Peer:"`
+	PeerModel string `help:"Its name of the model; a server of one model needs none." placeholder:"NAME" group:"Peer:"`
 	PeerKey   string `help:"Its API key." placeholder:"WORD" group:"Peer:"`
 
 	JSON string `help:"Write the report with every request as a JSON document; - is standard output, and nothing else goes there." name:"json" placeholder:"FILE" setting:"bench-json" group:"Output:"`
@@ -72,6 +72,13 @@ func (c *benchCommand) Run(env *environment) error {
 	if err != nil {
 		return err
 	}
+	peer, err := c.peer(&options)
+	if err != nil {
+		return err
+	}
+	if peer != nil {
+		defer peer.Close()
+	}
 	jsonFile, htmlFile, err := c.outputs()
 	if err != nil {
 		return err
@@ -83,11 +90,13 @@ func (c *benchCommand) Run(env *environment) error {
 		return err
 	}
 	defer done()
-	run, end, err := c.prepare(env, mesh, options, prompts)
+	run, err := c.prepare(env, mesh, &options, prompts)
 	if err != nil {
 		return err
 	}
-	defer end()
+	if peer != nil {
+		run.Targets = append(run.Targets, peer)
+	}
 	report, err := run.Do(env.ctx)
 	env.status.clear()
 	if denied := env.denied(); denied != nil {
@@ -179,53 +188,52 @@ func (c *benchCommand) file(env *environment) (*bench.Prompts, error) {
 	return prompts, nil
 }
 
-// prepare finds the model in the mesh and makes the run; end closes what it holds.
-func (c *benchCommand) prepare(env *environment, mesh *client.Client, options bench.Options, prompts *bench.Prompts) (*bench.Run, func(), error) {
+// peer is the other server; nil without one.
+func (c *benchCommand) peer(options *bench.Options) (*bench.Peer, error) {
+	if c.Peer == "" {
+		return nil, nil
+	}
+	peer, err := bench.NewPeer(bench.PeerConfig{URL: c.Peer, Name: c.PeerName, Model: c.PeerModel, Key: c.PeerKey, Options: options})
+	if err != nil {
+		return nil, usageError("--peer: %v", err)
+	}
+	return peer, nil
+}
+
+// prepare finds the model in the mesh and makes a run of it.
+func (c *benchCommand) prepare(env *environment, mesh *client.Client, options *bench.Options, prompts *bench.Prompts) (*bench.Run, error) {
 	env.status.set("looking for a model")
 	defer env.status.clear()
 	model := c.ServedAs
 	if model == "" {
 		var err error
 		if model, err = onlyModel(env.ctx, mesh); err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 	}
 	ctx, cancel := context.WithTimeout(env.ctx, connectTimeout)
 	defer cancel()
 	serving, err := bench.FindModel(ctx, mesh, model)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	if prompts == nil {
 		prompts = c.random(serving.VocabTokens)
 	}
 	if need := prompts.LongestPrompt() + options.Output.Max; need > serving.MaxSessionTokens {
-		return nil, nil, usageError("prompt and answer take up to %d tokens together, the nodes of %s take %d; use fewer", need, model, serving.MaxSessionTokens)
+		return nil, usageError("prompt and answer take up to %d tokens together, the nodes of %s take %d; use fewer", need, model, serving.MaxSessionTokens)
 	}
-	run := &bench.Run{
-		Options: options, Prompts: prompts, Model: model,
+	abandoned := func(session string, err error) {
+		env.log.Warn("a turn could not be cancelled", "session", session, "error", err)
+	}
+	return &bench.Run{
+		Options: *options, Prompts: prompts, Model: model,
 		Targets: []bench.Target{bench.NewMesh(bench.MeshConfig{
-			Client: mesh, Tenant: c.Tenant, Model: model, Options: &options,
-			Abandoned: func(session string, err error) {
-				env.log.Warn("a turn could not be cancelled", "session", session, "error", err)
-			},
+			Client: mesh, Tenant: c.Tenant, Model: model, Options: options, Abandoned: abandoned,
 		})},
 		Progress:  func(p bench.Progress) { env.status.set("%s", progressLine(p)) },
 		Occupancy: func() (bench.Occupancy, error) { return bench.Occupied(env.ctx, mesh, model) },
-	}
-	if c.Peer == "" {
-		return run, func() {}, nil
-	}
-	peerModel := c.PeerModel
-	if peerModel == "" {
-		peerModel = model
-	}
-	peer, err := bench.NewPeer(bench.PeerConfig{URL: c.Peer, Name: c.PeerName, Model: peerModel, Key: c.PeerKey, Options: &options})
-	if err != nil {
-		return nil, nil, usageError("--peer: %v", err)
-	}
-	run.Targets = append(run.Targets, peer)
-	return run, peer.Close, nil
+	}, nil
 }
 
 func (c *benchCommand) random(vocab int) *bench.Prompts {
