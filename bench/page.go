@@ -77,6 +77,9 @@ func (r *Report) facts() []string {
 	if r.compares() {
 		facts = append(facts, r.Systems[0]+" and "+r.Systems[1]+" in turns")
 	}
+	if r.Interrupted {
+		facts = append(facts, "interrupted")
+	}
 	return facts
 }
 

@@ -77,7 +77,7 @@ func (b *Run) warmUp(ctx context.Context, began time.Time, report *Report) {
 	}
 	jobs := b.Options.plan(b.Prompts, warmupRound, 0, phase, 0)
 	for _, target := range b.Targets {
-		records := b.phase(ctx, began, target, phase, jobs, Progress{Phase: "warm-up", Round: 1, Rounds: b.Options.Rounds})
+		records := b.phase(ctx, began, target, phase, jobs, Progress{Phase: "warm-up"})
 		report.Warmup = append(report.Warmup, b.Options.measure(records, ctx.Err() != nil))
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -136,10 +137,10 @@ func TestCtrlCEndsABenchWithWhatWasMeasured(t *testing.T) {
 	defer cancel()
 	var out bytes.Buffer
 	env := newEnvironment(ctx, strings.NewReader(""), &out, io.Discard)
-	answered := 0
+	var answered atomic.Int64
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		io.Copy(io.Discard, r.Body)   //nolint:errcheck // a server sees its client leave only once it has read the body
-		if answered++; answered < 3 { // the third comes when two requests of the mesh have completed
+		if answered.Add(1) < 3 { // the third comes when two requests of the mesh have completed
 			fmt.Fprint(w, "data: {\"choices\":[{\"text\":\"a\",\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n")
 			return
 		}
@@ -165,7 +166,7 @@ func TestCtrlCEndsABenchWithWhatWasMeasured(t *testing.T) {
 
 func TestTheProgressOfABenchIsOneLine(t *testing.T) {
 	for want, p := range map[string]bench.Progress{
-		"warm-up, mesh: 0 of 2 requests":                            {Phase: "warm-up", System: "mesh", Round: 1, Rounds: 1, Total: 2},
+		"warm-up, mesh: 0 of 2 requests":                            {Phase: "warm-up", System: "mesh", Total: 2},
 		"round 2 of 5, 8 at once, peer: 3 of 32 requests, 50 tok/s": {Phase: "8 at once", System: "peer", Round: 2, Rounds: 5, Done: 3, Total: 32, Pieces: 100, InPhase: 2 * time.Second},
 	} {
 		if got := progressLine(p); got != want {
