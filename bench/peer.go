@@ -225,7 +225,7 @@ func drain(body io.Reader, cancel func()) {
 
 // refusal is an answer with another status.
 func refusal(response *http.Response) *Failure {
-	body, _ := io.ReadAll(io.LimitReader(response.Body, 4<<10)) //nolint:errcheck // the status says enough
+	body, _ := io.ReadAll(io.LimitReader(response.Body, 4<<10)) // the status says enough
 	return &Failure{fmt.Sprintf("http-%d", response.StatusCode), strings.TrimSpace(string(body))}
 }
 

@@ -64,7 +64,7 @@ func tell(w io.Writer, words []string, tail string) {
 		text, _ := json.Marshal(word)
 		fmt.Fprintf(w, "data: {\"choices\":[{\"text\":%s,\"index\":0,\"finish_reason\":null}]}\n\n", text)
 	}
-	io.WriteString(w, tail)
+	fmt.Fprint(w, tail)
 }
 
 const (
@@ -140,9 +140,9 @@ func TestWhatAPeerMayAnswerIsCountedByReasonAndEndsNothing(t *testing.T) {
 			flush()
 			panic(http.ErrAbortHandler)
 		}, reason: peerBroken},
-		"no JSON": {answer: func(w http.ResponseWriter, _ *http.Request, _ func()) { io.WriteString(w, "data: <html>\n\n") }, reason: peerMangled},
+		"no JSON": {answer: func(w http.ResponseWriter, _ *http.Request, _ func()) { fmt.Fprint(w, "data: <html>\n\n") }, reason: peerMangled},
 		"an endless event": {answer: func(w http.ResponseWriter, _ *http.Request, _ func()) {
-			io.WriteString(w, "data: "+strings.Repeat("a", 2*maxEventBytes))
+			fmt.Fprint(w, "data: "+strings.Repeat("a", 2*maxEventBytes))
 		}, reason: peerMangled},
 		"no character":      {answer: func(w http.ResponseWriter, _ *http.Request, _ func()) { tell(w, []string{""}, usage+done) }, reason: reasonNoText},
 		"silence in midway": {answer: stall, reason: reasonStalled},

@@ -68,7 +68,7 @@ func (l *Listener) finish(answer Answer, failure *Failure) {
 		failure = &Failure{reasonNoText, "the answer has no character"}
 	}
 	hash := fnv.New64a()
-	hash.Write([]byte(answer.Text)) //nolint:errcheck // it never fails
+	hash.Write([]byte(answer.Text)) // it never fails
 	r.textHash = hash.Sum64()
 	answer.Text = ""
 	r.Answer, r.Failure = answer, failure
