@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -46,16 +47,30 @@ func TestAClosedLoopKeepsExactlyNInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const n, requests = 5, 200
 		var inFlight, sent atomic.Int64
+		checks := 0
+		var checker sync.WaitGroup
+		checker.Go(func() { // between the instants at which requests end
+			for waits(t.Context(), ms/2); sent.Load() < requests; waits(t.Context(), ms) {
+				checks++
+				if now := inFlight.Load(); now != n {
+					t.Errorf("%d are in flight when %d were sent", now, sent.Load())
+				}
+			}
+		})
 		records := load(t, options(), Phase{Concurrency: n, Requests: requests}, func(ctx context.Context, job *Job, l *Listener) (Answer, error) {
-			now, number := inFlight.Add(1), sent.Add(1)
-			if now > n || number >= n && now != n { // once the first n are sent, each request takes the place of one that ended
-				t.Errorf("%d are in flight when request %d is sent", now, number)
+			sent.Add(1)
+			if now := inFlight.Add(1); now > n {
+				t.Errorf("%d are in flight", now)
 			}
 			waits(ctx, time.Duration(1+job.Seed%97)*ms)
 			l.Text("x")
 			inFlight.Add(-1)
 			return Answer{OutputTokens: 1}, nil
 		})
+		checker.Wait()
+		if checks < requests {
+			t.Errorf("it was looked %d times only", checks)
+		}
 		if len(records) != requests || sent.Load() != requests {
 			t.Errorf("%d records of %d requests", len(records), sent.Load())
 		}
