@@ -107,7 +107,7 @@ func (m *mesh) run(t *testing.T, peerURL string, change func(*bench.Options)) *b
 	return run
 }
 
-func do(t *testing.T, ctx context.Context, run *bench.Run) *bench.Report { //nolint:revive // the test comes first in every helper here
+func do(ctx context.Context, t *testing.T, run *bench.Run) *bench.Report {
 	t.Helper()
 	report, err := run.Do(ctx)
 	if err != nil {
@@ -119,7 +119,7 @@ func do(t *testing.T, ctx context.Context, run *bench.Run) *bench.Report { //nol
 func TestARealMeshAndAPeerAnswerTheSameRequests(t *testing.T) {
 	m := newMesh(t, false)
 	server := echoServer(t)
-	report := do(t, natsservertest.Context(t), m.run(t, server.URL, nil))
+	report := do(natsservertest.Context(t), t, m.run(t, server.URL, nil))
 	if !slices.Equal(report.Systems, []string{"mesh", "peer"}) || len(report.Phases) != 2 || report.Interrupted {
 		t.Fatalf("report %+v", report)
 	}
@@ -176,7 +176,7 @@ func TestAnInterruptedRunCancelsItsTurnsInTheMesh(t *testing.T) {
 			interrupt()
 		}
 	}
-	report := do(t, ctx, run)
+	report := do(ctx, t, run)
 	median := &report.Phases[0].Systems[0].Median
 	if !report.Interrupted || median.Cut != 3 || median.Completed != 0 || median.Failed != 0 {
 		t.Errorf("interrupted %v, %+v", report.Interrupted, median)
@@ -236,7 +236,7 @@ func TestATurnThatTakesTooLongIsCancelledInTheMesh(t *testing.T) {
 	run := m.run(t, "", func(o *bench.Options) {
 		o.Concurrency, o.Requests, o.Warmup, o.Rounds, o.Timeout = []int{2}, 2, 0, 1, time.Second
 	})
-	report := do(t, natsservertest.Context(t), run)
+	report := do(natsservertest.Context(t), t, run)
 	m.gate.Open()
 	for range 2 {
 		m.endsCancelled(t, <-sent)
@@ -252,7 +252,7 @@ func TestAMeshsRefusalIsCountedByItsReason(t *testing.T) {
 	run := m.run(t, "", func(o *bench.Options) {
 		o.Concurrency, o.Requests, o.Warmup, o.Output = []int{2}, 2, 0, bench.Lengths{Min: 60_000, Max: 60_000}
 	})
-	system := &do(t, natsservertest.Context(t), run).Phases[0].Systems[0]
+	system := &do(natsservertest.Context(t), t, run).Phases[0].Systems[0]
 	if system.Median.Failures["rejected-context"] != 4 || system.Examples["rejected-context"] == "" {
 		t.Errorf("%+v, %v", system.Median, system.Examples)
 	}
