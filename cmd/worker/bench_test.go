@@ -139,8 +139,8 @@ func TestCtrlCEndsABenchWithWhatWasMeasured(t *testing.T) {
 	env := newEnvironment(ctx, strings.NewReader(""), &out, io.Discard)
 	var answered atomic.Int64
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		io.Copy(io.Discard, r.Body)   //nolint:errcheck // a server sees its client leave only once it has read the body
-		if answered.Add(1) < 3 { // the third comes when two requests of the mesh have completed
+		io.Copy(io.Discard, r.Body) //nolint:errcheck // a server sees its client leave only once it has read the body
+		if answered.Add(1) < 3 {    // the third comes when two requests of the mesh have completed
 			fmt.Fprint(w, "data: {\"choices\":[{\"text\":\"a\",\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n")
 			return
 		}
