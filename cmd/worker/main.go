@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"reflect"
 	"slices"
 	"syscall"
 
@@ -38,6 +39,7 @@ type commands struct {
 	Nodes    nodesCommand    `cmd:"" help:"List the nodes of the mesh."`
 	Generate generateCommand `cmd:"" help:"Continue a text with a model, in this process."`
 	Sweep    sweepCommand    `cmd:"" help:"Prove that many sessions at once yield what one at a time yields."`
+	Bench    benchCommand    `cmd:"" help:"Measure the mesh under load, and another server beside it."`
 
 	Config  string           `help:"YAML or JSON file of settings: flags of all commands by name, and those of one command under its name." placeholder:"FILE"`
 	Verbose bool             `help:"Log what the node and llama.cpp do." short:"v"`
@@ -162,7 +164,7 @@ func newParser(env *environment, exit func(int)) (*kong.Kong, error) {
 		decimals(),
 		kong.WithAfterApply(func(parsed *kong.Context) error {
 			env.log = newLogger(env.status, cli.Verbose)
-			if i := slices.IndexFunc(parsed.Selected().Flags, isJSON); i >= 0 && parsed.Selected().Flags[i].Target.Bool() {
+			if slices.ContainsFunc(parsed.Selected().Flags, asksForJSON) {
 				env.status.silence()
 			}
 			return nil
@@ -170,8 +172,16 @@ func newParser(env *environment, exit func(int)) (*kong.Kong, error) {
 	)
 }
 
-// isJSON says whether a flag is --json, with which a command is for programs.
-func isJSON(flag *kong.Flag) bool { return flag.Name == "json" }
+// asksForJSON says whether a flag is --json and set, with which a command is for programs; one that names a file is not.
+func asksForJSON(flag *kong.Flag) bool {
+	if flag.Name != "json" {
+		return false
+	}
+	if flag.Target.Kind() == reflect.String {
+		return flag.Target.String() == "-"
+	}
+	return flag.Target.Bool()
+}
 
 func newLogger(w io.Writer, verbose bool) *slog.Logger {
 	level := slog.LevelInfo

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/alecthomas/kong"
+
+	"github.com/meshnet/node/bench"
 )
 
 // parseLine parses a command line, and yields the parser with what its flags came to.
@@ -74,6 +76,12 @@ func sampleOf(t *testing.T, flag *kong.Flag, file string) string {
 		return "1m33s"
 	case kind == reflect.TypeFor[byteCount]():
 		return "3MiB"
+	case kind == reflect.TypeFor[bench.Lengths]():
+		return "3-5"
+	case kind == reflect.TypeFor[bench.SLO]():
+		return "ttft=1s"
+	case kind.Kind() == reflect.Bool && flag.Default == "true":
+		return "false"
 	}
 	samples := map[reflect.Kind]string{
 		reflect.Bool: "true", reflect.String: "word", reflect.Float64: "0.25", reflect.Slice: "3,5",
