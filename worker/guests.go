@@ -22,15 +22,25 @@ type guests struct {
 	vain    int                     // looks in a row that fetched and found no guest
 }
 
-// mostVain bounds how much more seldom a worker looks whose looks are in vain: its guests run elsewhere.
-const mostVain = 3 // doublings
+const (
+	// mostVain bounds how much more seldom a worker looks whose looks are in vain: its guests run elsewhere.
+	mostVain = 3 // doublings
+	// lookers is how many workers of a model look as often as they may. More share these looks: one is as good as another for a tenant
+	// that waits, and each is handed what the lane begins with.
+	lookers = 8
+)
+
+// lookEvery is how long a worker waits for its next look, of so many that serve the model.
+func lookEvery(period time.Duration, vain, serving int) time.Duration {
+	return period << min(vain, mostVain) * time.Duration(max(lookers, serving)) / lookers
+}
 
 func (p *puller) pullGuests(ctx context.Context) error {
 	if p.s.cfg.Scheduler.Budget.SuspendBudgetBytes == 0 {
 		return nil // no session ever gives way
 	}
 	g := &guests{p: p, skipped: map[schemas.Tenant]bool{}}
-	for wait(ctx, p.s.cfg.Periods.Guests<<min(g.vain, mostVain)) {
+	for wait(ctx, lookEvery(p.s.cfg.Periods.Guests, g.vain, p.s.cfg.Peers.Serving(p.s.cfg.Model))) {
 		if !p.s.places.full() {
 			continue
 		}

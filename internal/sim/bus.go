@@ -18,6 +18,7 @@ const (
 	laneSweep   = 2 * time.Second
 	guestsEvery = 250 * time.Millisecond
 	mostVain    = 3   // doublings of guestsEvery
+	lookers     = 8   // that look as often as they may
 	lookAhead   = 256 // requests in one look for guests
 	rescueSpan  = 20 * time.Millisecond
 )

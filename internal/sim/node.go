@@ -222,7 +222,7 @@ func (n *node) look() {
 		return
 	}
 	n.lookForGuests()
-	n.w.after(guestsEvery<<min(n.vain, mostVain), n.look)
+	n.w.after(guestsEvery<<min(n.vain, mostVain)*time.Duration(max(lookers, len(n.w.nodes)))/lookers, n.look)
 }
 
 // lookForGuests is one look past the lane's head, as worker.guests has it; but it takes no time, so that no two of them see each other.
