@@ -10,18 +10,19 @@ const (
 	toRead    = 150 * time.Microsecond // from an event's publish to its reader
 )
 
-// The worker's periods, as worker.Periods has them.
+// The rules of the worker, which package worker's test of them compares with its own.
 const (
-	ackWait     = 30 * time.Second
-	beatEvery   = ackWait / 3
-	fetchExpiry = time.Second
-	laneSweep   = 2 * time.Second
-	guestsEvery = 250 * time.Millisecond
-	mostVain    = 3   // doublings of guestsEvery
-	lookers     = 8   // that look as often as they may
-	lookAhead   = 256 // requests in one look for guests
-	rescueSpan  = 20 * time.Millisecond
+	AckWait     = 30 * time.Second
+	FetchExpiry = time.Second
+	LaneSweep   = 2 * time.Second
+	RescueEvery = 10 * time.Second // of one worker: they do not look at once
+	GuestsEvery = 250 * time.Millisecond
+	MostVain    = 3   // doublings of GuestsEvery
+	Lookers     = 8   // that look as often as they may
+	LookAhead   = 256 // requests in one look for guests
 )
+
+const beatEvery = AckWait / 3
 
 // message is a copy of a request in the stream.
 type message struct {
@@ -117,7 +118,7 @@ func (b *bus) offer(l *lane) {
 func (b *bus) ask(n *node, places int) *fetch {
 	b.w.traffic.count(b.w.now, Fetches, msgFetch)
 	f := &fetch{of: n, left: places}
-	b.w.after(fetchExpiry, func() {
+	b.w.after(FetchExpiry, func() {
 		if !f.over {
 			b.w.traffic.count(b.w.now, Fetches, msgExpiry)
 			n.expired(f)
@@ -177,5 +178,5 @@ func (b *bus) ack(m *message) {
 func (b *bus) abandoned(m *message) {
 	beats := (b.w.now - m.renewed) / beatEvery
 	b.w.traffic.count(b.w.now, Leases, msgBeat*int(beats))
-	b.w.at(m.renewed+beats*beatEvery+ackWait, func() { b.back(m, 0) })
+	b.w.at(m.renewed+beats*beatEvery+AckWait, func() { b.back(m, 0) })
 }

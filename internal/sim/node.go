@@ -73,7 +73,7 @@ func (w *world) start(id int, own *lane) *node {
 	}
 	n.sched, n.limit = sched, sched.ActiveCap()
 	n.fill()
-	w.after(time.Duration(w.rng.Int64N(int64(guestsEvery))), n.look)
+	w.after(time.Duration(w.rng.Int64N(int64(GuestsEvery))), n.look)
 	return n
 }
 
@@ -199,7 +199,7 @@ func (n *node) sweepLater() {
 		return
 	}
 	n.sweeping = true
-	n.w.after(laneSweep-(n.w.now+time.Duration(n.id)*time.Millisecond)%laneSweep, n.sweep)
+	n.w.after(LaneSweep-(n.w.now+time.Duration(n.id)*time.Millisecond)%LaneSweep, n.sweep)
 }
 
 // sweep empties the own lane while there is no room here.
@@ -222,7 +222,7 @@ func (n *node) look() {
 		return
 	}
 	n.lookForGuests()
-	n.w.after(guestsEvery<<min(n.vain, mostVain)*time.Duration(max(lookers, len(n.w.nodes)))/lookers, n.look)
+	n.w.after(GuestsEvery<<min(n.vain, MostVain)*time.Duration(max(Lookers, len(n.w.nodes)))/Lookers, n.look)
 }
 
 // lookForGuests is one look past the lane's head, as worker.guests has it; but it takes no time, so that no two of them see each other.
@@ -257,7 +257,7 @@ func (n *node) lookForGuests() {
 func (n *node) wants(l *lane, tenant int) bool { return l.stored[tenant] > 0 && n.tenants[tenant] == 0 }
 
 func (n *node) lookThrough(l *lane, places int) {
-	batch := min(lookAhead, l.waiting())
+	batch := min(LookAhead, l.waiting())
 	n.w.traffic.count(n.w.now, Guests, msgFetch+batch+msgExpiry)
 	n.vain++
 	clear(n.skipped)

@@ -13,6 +13,9 @@ type Range struct{ Least, Most int }
 func (r Range) draw(rng *rand.Rand) int { return r.Least + rng.IntN(r.Most-r.Least+1) }
 func (r Range) mean() float64           { return float64(r.Least+r.Most) / 2 }
 
+// DefaultQuota is how many requests a tenant may have in one lane.
+const DefaultQuota = 64
+
 // Scenario is a load on a mesh, and what happens to it. Zero fields have the defaults given here.
 type Scenario struct {
 	Name     string
@@ -22,7 +25,7 @@ type Scenario struct {
 	Factors  []float64 // how many times longer the nodes take than Speeds, in turns; 1
 	Sessions int
 	Tenants  int
-	Quota    int // requests of a tenant in one lane; 64
+	Quota    int // requests of a tenant in one lane; DefaultQuota
 
 	Load  float64 // arriving turns, as a part of Capacity; 0: all sessions begin at once
 	Flood float64 // part of the sessions that are of the first tenant, and begin at once; Load is that of the others
@@ -45,7 +48,7 @@ func (c *Scenario) complete() error {
 		c.Factors = []float64{1}
 	}
 	if c.Quota == 0 {
-		c.Quota = 64
+		c.Quota = DefaultQuota
 	}
 	if c.Turns == 0 {
 		c.Turns = 1

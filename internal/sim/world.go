@@ -166,7 +166,7 @@ func (w *world) die(id int) {
 
 // rescueLater empties the lane of a dead node once it is known that it is dead, unless it is there again.
 func (w *world) rescueLater(n *node) {
-	known := n.diedAt + capability.Silence + time.Duration(w.rng.Int64N(int64(rescueSpan)))
+	known := n.diedAt + capability.Silence + time.Duration(w.rng.Int64N(int64(RescueEvery)/int64(len(w.nodes))))
 	w.at(known, func() {
 		if n.own.owner != n {
 			return
