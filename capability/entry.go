@@ -15,11 +15,6 @@ type Entry struct {
 	Seen time.Time // when the last news of it came
 }
 
-// serves says whether the node is live and takes turns of the model.
-func (e *Entry) serves(model schemas.Model, now time.Time) bool {
-	return now.Sub(e.Seen) < Silence && e.Ad.State == schemas.NodeReady && e.Ad.Model.Name == model && e.Ad.Model.Head && e.Ad.Model.Tail
-}
-
 // sighting is a node in the table.
 type sighting struct {
 	Entry

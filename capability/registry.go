@@ -96,22 +96,12 @@ func (r *Registry) Live(node schemas.Node, within time.Duration) bool {
 // whoever has most room first.
 func (r *Registry) Feasible(model schemas.Model, tokens int) []Entry {
 	now := r.cfg.Clock.Now()
-	entries := slices.DeleteFunc(r.Nodes(), func(e Entry) bool { return !e.serves(model, now) || e.Ad.MaxSessionTokens < tokens })
+	entries := slices.DeleteFunc(r.Nodes(), func(e Entry) bool {
+		return now.Sub(e.Seen) >= Silence || e.Ad.State != schemas.NodeReady || e.Ad.Model.Name != model ||
+			!e.Ad.Model.Head || !e.Ad.Model.Tail || e.Ad.MaxSessionTokens < tokens
+	})
 	slices.SortFunc(entries, byRoom)
 	return entries
-}
-
-// Serving is how many live, ready nodes serve a model.
-func (r *Registry) Serving(model schemas.Model) (nodes int) {
-	now := r.cfg.Clock.Now()
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, s := range r.table.nodes {
-		if s.Ad != nil && s.serves(model, now) {
-			nodes++
-		}
-	}
-	return nodes
 }
 
 // Fitting is the first of Feasible that is not self and has the adapter, if one is named.

@@ -73,10 +73,10 @@ func (r *Request) wire() (*schemas.Request, error) {
 	if len(r.Prompt) > schemas.MaxPromptBytes {
 		return nil, &schemas.TooLargeError{Message: "prompt", Bytes: len(r.Prompt), Limit: schemas.MaxPromptBytes}
 	}
-	if w.DeadlineMS, err = milliseconds("deadline", r.Deadline); err != nil {
+	if w.DeadlineMS, err = milliseconds("deadline_ms", r.Deadline); err != nil {
 		return nil, err
 	}
-	if w.HeartbeatMS, err = milliseconds("heartbeat", r.Heartbeat); err != nil {
+	if w.HeartbeatMS, err = milliseconds("heartbeat_ms", r.Heartbeat); err != nil {
 		return nil, err
 	}
 	return w, w.Validate()

@@ -53,29 +53,32 @@ func second[T any](_ T, err error) error { return err }
 
 func TestInvalidRequestIsRefusedAtTheClient(t *testing.T) {
 	c := newBed(t).connect(t)
-	for field, change := range map[string]func(*client.Request){
-		"prompt":         func(r *client.Request) { r.Prompt = "" },
-		"adapter":        func(r *client.Request) { r.Adapter = "a bard" },
-		"max_new_tokens": func(r *client.Request) { r.MaxNewTokens = -1 },
-		"min_new_tokens": func(r *client.Request) { r.MinNewTokens = r.MaxNewTokens + 1 },
-		"stop[0]":        func(r *client.Request) { r.Stop = []string{""} },
-		"sampling.typical_p": func(r *client.Request) {
+	for _, bad := range []struct {
+		field  string
+		change func(*client.Request)
+	}{
+		{"prompt", func(r *client.Request) { r.Prompt = "" }},
+		{"adapter", func(r *client.Request) { r.Adapter = "a bard" }},
+		{"max_new_tokens", func(r *client.Request) { r.MaxNewTokens = -1 }},
+		{"min_new_tokens", func(r *client.Request) { r.MinNewTokens = r.MaxNewTokens + 1 }},
+		{"stop[0]", func(r *client.Request) { r.Stop = []string{""} }},
+		{"sampling.typical_p", func(r *client.Request) {
 			s := schemas.DefaultSampling()
 			s.TypicalP = 0
 			r.Sampling = &s
-		},
-		"token_ids[1]": func(r *client.Request) { r.Prompt, r.TokenIDs = "", []int64{1, 5279552648203111001} },
-		"deadline_ms":  func(r *client.Request) { r.Deadline = 2 * time.Hour },
-		"deadline":     func(r *client.Request) { r.Deadline = time.Microsecond },
-		"heartbeat":    func(r *client.Request) { r.Heartbeat = -time.Second },
-		"heartbeat_ms": func(r *client.Request) { r.Heartbeat = time.Millisecond },
-		"node":         func(r *client.Request) { r.HotNode = "a.b" },
+		}},
+		{"token_ids[1]", func(r *client.Request) { r.Prompt, r.TokenIDs = "", []int64{1, 5279552648203111001} }},
+		{"deadline_ms", func(r *client.Request) { r.Deadline = 2 * time.Hour }},
+		{"deadline_ms", func(r *client.Request) { r.Deadline = time.Microsecond }},
+		{"heartbeat_ms", func(r *client.Request) { r.Heartbeat = -time.Second }},
+		{"heartbeat_ms", func(r *client.Request) { r.Heartbeat = time.Millisecond }},
+		{"node", func(r *client.Request) { r.HotNode = "a.b" }},
 	} {
 		r := request()
-		change(&r)
+		bad.change(&r)
 		_, err := c.Generate(waitCtx(t), r)
-		if wrong := (*schemas.FieldError)(nil); !errors.As(err, &wrong) || wrong.Field != field {
-			t.Errorf("%s: %v", field, err)
+		if wrong := (*schemas.FieldError)(nil); !errors.As(err, &wrong) || wrong.Field != bad.field {
+			t.Errorf("%s: %v", bad.field, err)
 		}
 	}
 }

@@ -194,6 +194,9 @@ func dim(t gguf.Tensor, axis int) uint64 {
 
 // loadAdapters gives llama.cpp the adapters that were read. Those that it loaded are freed with the model.
 func (m *Model) loadAdapters(adapters []*adapter) error {
+	if err := checkAdapterMemory(adapters, availableMemory()); err != nil {
+		return err
+	}
 	for _, a := range adapters {
 		path := C.CString(a.file.Path)
 		var cerr C.mn_error

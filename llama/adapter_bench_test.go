@@ -92,3 +92,79 @@ func BenchmarkAdapterChange(b *testing.B) {
 	b.ReportMetric(float64(changed.Microseconds())/1000, "ms-changed")
 	b.ReportMetric(float64(same.Microseconds())/1000, "ms-same")
 }
+
+// BenchmarkMixedAdaptersUnderTheScheduler runs 8 sessions of two adapters, which came in turns, and 8 of one, a tick of each in turns:
+// how much longer a tick of the former takes.
+func BenchmarkMixedAdaptersUnderTheScheduler(b *testing.B) {
+	m := adaptedModel(b, "135m", "q4_0")
+	one, two := newSteady(b, m, "bard"), newSteady(b, m, "bard", "clerk")
+	var ofOne, ofTwo []time.Duration
+	for b.Loop() {
+		ofOne, ofTwo = append(ofOne, one.tick(b)), append(ofTwo, two.tick(b))
+	}
+	median := func(all []time.Duration) float64 {
+		slices.Sort(all)
+		return float64(all[len(all)/2].Microseconds()) / 1000
+	}
+	b.ReportMetric(median(ofOne), "ms-one")
+	b.ReportMetric(median(ofTwo), "ms-two")
+	b.ReportMetric(median(ofTwo)/median(ofOne), "ratio")
+}
+
+// steady is a scheduler with 8 sessions that decode for ever.
+type steady struct {
+	sched    *scheduler.Scheduler
+	prompt   []scheduler.Token
+	adapters []string
+	turns    uint64
+}
+
+const steadySize = 8
+
+func newSteady(b *testing.B, m *llama.Model, adapters ...string) *steady {
+	r := newRig(b, m, llama.Options{Slots: steadySize, ContextTokens: 512})
+	sched, err := scheduler.New(r.Engine, scheduler.Config{Budget: scheduler.DefaultBudget(r.Facts())})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(sched.Close)
+	return &steady{sched: sched, prompt: r.prompt(tale, 64), adapters: adapters}
+}
+
+// tick is how long a tick with a row for each of the sessions takes. Those that ended were begun anew before.
+func (c *steady) tick(b *testing.B) time.Duration {
+	for {
+		if c.sched.Pending() < steadySize {
+			c.begin(b)
+		}
+		began := time.Now()
+		report, err := c.sched.Tick()
+		if err != nil {
+			b.Fatal(err)
+		}
+		for _, end := range c.sched.TakeResults(nil) {
+			if end.Reason != scheduler.Completed {
+				b.Fatal(end)
+			}
+		}
+		if report.Occupancy == steadySize && report.PrefillTokens == 0 {
+			return time.Since(began)
+		}
+	}
+}
+
+func (c *steady) begin(b *testing.B) {
+	sampling := greedy()
+	sampling.IgnoreEOG = true
+	c.turns++
+	for i := range steadySize {
+		key := scheduler.TurnKey{Tenant: "t", Session: string(rune('a' + i)), Turn: c.turns}
+		if c.sched.Live(key) {
+			continue
+		}
+		if d := c.sched.Submit(scheduler.Request{Tenant: key.Tenant, Session: key.Session, Turn: key.Turn, Prompt: c.prompt,
+			MaxNewTokens: 400, Adapter: c.adapters[i%len(c.adapters)], Sampling: sampling}); !d.Accepted() {
+			b.Fatal(d)
+		}
+	}
+}

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -19,9 +21,14 @@ import (
 func adaptedModel(t testing.TB, shape, weights string) *llama.Model {
 	t.Helper()
 	bard, clerk := testmodel.Adapter(t, shape, 1), testmodel.Adapter(t, shape, 2)
-	m, err := llama.Load(context.Background(), llama.FromFile(testmodel.Path(t, shape, weights)), llama.LoadOptions{
-		Adapters: []llama.AdapterFile{{"bard", bard, 1}, {"clerk", clerk, 1}, {"still", bard, 0}, {"half", bard, 0.5}},
-	})
+	return withAdapters(t, shape, weights, llama.AdapterFile{Name: "bard", Path: bard, Scale: 1}, llama.AdapterFile{Name: "clerk", Path: clerk, Scale: 1},
+		llama.AdapterFile{Name: "still", Path: bard, Scale: 0}, llama.AdapterFile{Name: "half", Path: bard, Scale: 0.5})
+}
+
+// withAdapters is a model of a named shape with adapters.
+func withAdapters(t testing.TB, shape, weights string, adapters ...llama.AdapterFile) *llama.Model {
+	t.Helper()
+	m, err := llama.Load(context.Background(), llama.FromFile(testmodel.Path(t, shape, weights)), llama.LoadOptions{Adapters: adapters})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,18 +71,20 @@ func TestTokensInACrowdOfMixedAdaptersAreThoseAlone(t *testing.T) {
 	for _, kind := range []struct {
 		shape, weights string
 		exact          bool
+		chunk          int // from 64 tokens on, attention evaluates a chunk in another way than decoded rows
 	}{
-		{"tiny", "f16", false}, {"tiny", "f16", true}, {"tiny", "q8_0", false}, {"tiny", "q8_0", true}, {"tiny", "q4_0", true},
-		{"30layers-tiny", "q4_k_m", false}, {"30layers-tiny", "q4_0", false}, {"swa", "f16", true}, {"mamba", "f16", false}, {"hybrid", "f16", false},
+		{"tiny", "f16", false, 16}, {"tiny", "f16", true, 16}, {"tiny", "q8_0", false, 16}, {"tiny", "q8_0", true, 16}, {"tiny", "q4_0", true, 16},
+		{"30layers-tiny", "q4_k_m", false, 16}, {"30layers-tiny", "q4_0", false, 16}, {"swa", "f16", true, 16}, {"mamba", "f16", false, 16},
+		{"hybrid", "f16", false, 16}, {"tiny", "q8_0", true, 64}, {"tiny", "q4_k_m", true, 64},
 	} {
-		name := kind.shape + " " + kind.weights
+		name := fmt.Sprintf("%s %s by %d", kind.shape, kind.weights, kind.chunk)
 		if kind.exact {
 			name += " exact"
 		}
 		t.Run(name, func(t *testing.T) {
 			m := adaptedModel(t, kind.shape, kind.weights)
 			factory := func(slots int) (scheduler.Engine, func(), error) {
-				e, err := llama.NewEngine(m, llama.Options{Slots: slots, ContextTokens: 256, PrefillChunk: 16, Threads: 1, Exact: kind.exact, Audit: true})
+				e, err := llama.NewEngine(m, llama.Options{Slots: slots, ContextTokens: 256, PrefillChunk: kind.chunk, Threads: 1, Exact: kind.exact, Audit: true})
 				if err != nil {
 					return nil, nil, err
 				}
@@ -88,15 +97,16 @@ func TestTokensInACrowdOfMixedAdaptersAreThoseAlone(t *testing.T) {
 			for i := range 12 {
 				requests = append(requests, scheduler.Request{
 					Tenant: "t", Session: string(rune('a' + i)), Adapter: adapters[i%3], MaxNewTokens: 16, Sampling: sampling,
-					Prompt: promptOf(t, m, tale, 60)[i : 20+3*i+i],
+					Prompt: promptOf(t, m, strings.Repeat(tale, 3), kind.chunk+50)[i : kind.chunk+4+4*i],
 				})
 			}
 			report, err := scheduler.Sweep(context.Background(), factory, scheduler.SweepOptions{Requests: requests, Levels: []int{1, 3, 6}})
 			if err != nil {
 				t.Fatal(err)
 			}
-			if !report.CorruptionFree || kind.exact && !*report.BitExact {
-				t.Errorf("corruption free %t, bit exact %t; report %+v", report.CorruptionFree, *report.BitExact, report)
+			if !report.CorruptionFree || kind.exact && !(*report.BitExact && *report.SettingsExact) {
+				t.Errorf("corruption free %t, bit exact %t, settings exact %t; report %+v", report.CorruptionFree, *report.BitExact,
+					*report.SettingsExact, report)
 			}
 			if why := report.Unproven(); why != "" {
 				t.Error(why)
@@ -241,6 +251,10 @@ func TestFilesThatAreNoAdapterOfTheModelAreRefused(t *testing.T) {
 	renamed := func(from, to string) string {
 		return write(bytes.Replace(good, []byte(from), []byte(to), 1))
 	}
+	random := append([]byte("GGUF\x03\x00\x00\x00"), make([]byte, 4096)...)
+	for i, r := 8, rand.New(rand.NewPCG(1, 2)); i < len(random); i++ {
+		random[i] = byte(r.Uint32())
+	}
 	huge := filepath.Join(t.TempDir(), "huge.gguf")
 	tiny, err := testmodel.Lookup("tiny")
 	if err != nil {
@@ -254,6 +268,7 @@ func TestFilesThatAreNoAdapterOfTheModelAreRefused(t *testing.T) {
 		"absent":               {filepath.Join(t.TempDir(), "none.gguf"), "no such file"},
 		"a folder":             {t.TempDir(), "is not a file"},
 		"empty":                {write(nil), "gguf: byte 0"},
+		"random bytes":         {write(random), "gguf: byte"},
 		"text":                 {write([]byte("once upon a time, there was an adapter")), "gguf: byte 0"},
 		"cut in its header":    {write(good[:200]), "gguf: byte"},
 		"cut in its data":      {write(good[:len(good)-100]), "damaged or cut short"},
@@ -276,6 +291,71 @@ func TestFilesThatAreNoAdapterOfTheModelAreRefused(t *testing.T) {
 				t.Errorf("error is %v, want one of adapter bard: %s", err, tt.want)
 			}
 		})
+	}
+}
+
+func TestAdapterOfAnotherRankForEachMatrixIsServed(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "ranks.gguf")
+	shape, err := testmodel.Lookup("tiny")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := testmodel.WriteAdapter(path, shape, 1, 1, 8, 3, 32, 5); err != nil {
+		t.Fatal(err)
+	}
+	m := withAdapters(t, "tiny", "f16", llama.AdapterFile{Name: "ranks", Path: path, Scale: 1})
+	r := newRig(t, m, llama.Options{Slots: 4})
+	prompt := r.prompt(tale, 20)
+	want := r.alone("ranks", prompt, 12).out
+	if plain := r.alone("", prompt, 12).out; slices.Equal(plain, want) {
+		t.Errorf("with and without the adapter %v", want)
+	}
+	var all []*session
+	for slot := range 4 {
+		r.Bind(slot, "ranks")
+		all = append(all, r.begin(slot, greedy(), prompt))
+	}
+	r.steps(11, all...)
+	for _, s := range all {
+		equal(t, "in a crowd", s.out, want)
+	}
+}
+
+func TestTwentyAdaptersAreServedSideBySide(t *testing.T) {
+	const n = 20
+	var files []llama.AdapterFile
+	for i := range n {
+		files = append(files, llama.AdapterFile{Name: fmt.Sprint("a", i), Path: testmodel.Adapter(t, "tiny", uint64(i+1)), Scale: 1})
+	}
+	m := withAdapters(t, "tiny", "q8_0", files...)
+	r := newRig(t, m, llama.Options{Slots: 8, ContextTokens: 256})
+	sched, err := scheduler.New(r.Engine, scheduler.Config{Budget: scheduler.DefaultBudget(r.Facts())})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(sched.Close)
+	sampling := greedy()
+	sampling.IgnoreEOG = true
+	prompt := r.prompt(tale, 20)
+	for _, f := range files {
+		if d := sched.Submit(scheduler.Request{Tenant: "t", Session: f.Name, Turn: 1, Adapter: f.Name, Prompt: prompt, MaxNewTokens: 12,
+			Sampling: sampling}); !d.Accepted() {
+			t.Fatal(d)
+		}
+	}
+	ends, err := sched.RunToCompletion(0)
+	if err != nil || len(ends) != n {
+		t.Fatalf("%d turns ended, want %d; error %v", len(ends), n, err)
+	}
+	alone := newRig(t, m, llama.Options{Slots: 1, ContextTokens: 256})
+	seen := map[string]string{} // by tokens
+	for _, end := range ends {
+		want := alone.alone(end.Key.Session, prompt, 12).out
+		equal(t, "with "+end.Key.Session, end.Tokens, want)
+		if other := seen[fmt.Sprint(want)]; other != "" {
+			t.Errorf("%s and %s gave the same tokens", other, end.Key.Session)
+		}
+		seen[fmt.Sprint(want)] = end.Key.Session
 	}
 }
 

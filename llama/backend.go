@@ -18,6 +18,14 @@ import (
 // BackendDirEnv names the environment variable with the folder to load compute backends from.
 const BackendDirEnv = "MESHNET_GGML_DIR"
 
+// RowKernelsEnv names the environment variable that says which kernels of our own serve products of quantised weights: those of
+// an instruction set ("avx512", "avx2"), or none ("off"), which leaves llama.cpp its own. Without it they are the best that the
+// processor runs.
+const RowKernelsEnv = "MESHNET_ROW_KERNELS"
+
+// rowKernels says whether kernels of our own are in the place of llama.cpp's; constant once the backends are loaded.
+var rowKernels bool
+
 // loadBackends runs once a process; llama.cpp cannot unload what it loaded.
 var loadBackends = sync.OnceValue(func() error {
 	var dir *C.char
@@ -29,8 +37,24 @@ var loadBackends = sync.OnceValue(func() error {
 	if !C.mn_backends_load(dir, &cerr) {
 		return errors.New(errText(&cerr))
 	}
-	return nil
+	return loadRowKernels()
 })
+
+func loadRowKernels() error {
+	var set *C.char
+	switch name := os.Getenv(RowKernelsEnv); name {
+	case "off":
+		return nil
+	case "avx2", "avx512":
+		set = C.CString(name)
+		defer C.free(unsafe.Pointer(set))
+	case "":
+	default:
+		return fmt.Errorf("%s is %q; use off, avx2 or avx512, or leave it empty", RowKernelsEnv, name)
+	}
+	rowKernels = bool(C.mn_rows_install(set))
+	return nil
+}
 
 // Version is the version of the llama.cpp library that is linked.
 func Version() string { return C.GoString(C.mn_version()) }
@@ -66,6 +90,9 @@ func hardware() (string, error) {
 		fmt.Fprintf(&b, "%s (%s); ", d.Name, d.Description)
 	}
 	b.WriteString(C.GoString(C.mn_system_info()))
+	if rowKernels {
+		b.WriteString("; row kernels")
+	}
 	return b.String(), nil
 }
 

@@ -20,7 +20,7 @@ import (
 type Options struct {
 	Slots         int   // sessions at once; default 8
 	ContextTokens int   // positions a slot; default the model's context, at most 4096
-	PrefillChunk  int   // the grid; default 256
+	PrefillChunk  int   // the grid, tokens of a chunk at most; default 256
 	BatchTokens   int   // largest llama.cpp call; default the chunk or one row a slot, whichever is more
 	Threads       int   // compute threads; default 0: calibrated at start
 	Exact         bool  // pad decode rows so that bits do not depend on the crowd
@@ -66,6 +66,7 @@ type Engine struct {
 	prints     scheduler.Fingerprints
 	restoreSum [32]byte
 	probes     Probes
+	leastChunk int // Facts.LeastChunk
 	shape      rowShape
 	// adaptedShape is the shape of calls with an adapter: its matrices are of floats, whatever the model's are.
 	adaptedShape rowShape
@@ -122,6 +123,9 @@ func (e *Engine) start() error {
 		if err := e.calibrate(); err != nil {
 			return err
 		}
+	}
+	if e.leastChunk, err = e.probeCuts(); err != nil {
+		return fmt.Errorf("probing where prompts of model %s may be cut: %w", e.model.facts.Name, err)
 	}
 	e.facts = e.makeFacts()
 	return e.makeFingerprints()
@@ -230,7 +234,8 @@ func (e *Engine) makeFacts() scheduler.Facts {
 		FixedBytes:    e.probes.FixedBytes,
 		VocabTokens:   m.VocabTokens,
 		PrefillChunk:  e.opts.PrefillChunk,
-		WeightBytes:   m.Bytes,
+		LeastChunk:    e.leastChunk,
+		WeightBytes:   m.Bytes + adapterBytes(e.model.adapters),
 		FirstLayer:    0,
 		LastLayer:     m.Layers - 1,
 		Head:          true,

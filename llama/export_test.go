@@ -63,3 +63,6 @@ func LimitProcess() error { return limitProcess() }
 
 // ConvertEnv is set for the process of a conversion.
 const ConvertEnv = convertEnv
+
+// RowKernels says whether products of quantised weights have kernels of our own. It loads the backends.
+func RowKernels() bool { return loadBackends() == nil && rowKernels }

@@ -121,6 +121,29 @@ func TestNodeBeyondItsMemorySaysHowLargeEachPartIs(t *testing.T) {
 	newRig(t, story(t), llama.Options{Slots: slots, MemoryBytes: need})
 }
 
+func TestAdaptersCountAmongTheNodesMemory(t *testing.T) {
+	pair := func(in, out int64) int64 { return 4 * (2*in + 4*out) } // of rank 4, A in F16 and B in F32
+	layer := 2*pair(64, 64) + 2*pair(64, 32) + 2*pair(64, 192) + pair(192, 64)
+	adapter := 2 * layer
+	m := adaptedModel(t, "tiny", "f16")
+	_, err := llama.NewEngine(m, llama.Options{Threads: 1, Slots: 2, ContextTokens: 256, MemoryBytes: 1})
+	var memory *llama.MemoryError
+	if !errors.As(err, &memory) {
+		t.Fatalf("got %v", err)
+	}
+	if memory.Adapters != 4*adapter {
+		t.Errorf("adapters take %d bytes, want %d", memory.Adapters, 4*adapter)
+	}
+	need := memory.Weights + memory.Adapters + memory.KV + memory.Scratch
+	if _, err := llama.NewEngine(m, llama.Options{Threads: 1, Slots: 2, ContextTokens: 256, MemoryBytes: need - 1}); err == nil {
+		t.Error("a budget one byte too small was accepted")
+	}
+	r := newRig(t, m, llama.Options{Slots: 2, ContextTokens: 256, MemoryBytes: need})
+	if got := r.Facts().WeightBytes; got != memory.Weights+memory.Adapters {
+		t.Errorf("the weights are told as %d bytes, want %d with the adapters", got, memory.Weights+memory.Adapters)
+	}
+}
+
 // prints are the fingerprints of a fresh engine with the options; the unset ones are small.
 func prints(t *testing.T, m *llama.Model, o llama.Options) scheduler.Fingerprints {
 	t.Helper()

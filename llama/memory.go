@@ -11,35 +11,66 @@ import (
 
 // MemoryError says that a node does not fit its machine, and how large each part of it is. All sizes are bytes.
 type MemoryError struct {
-	Weights, KV, Scratch int64
+	Weights, Adapters    int64
+	KV, Scratch          int64
 	Available            int64
 	Slots, ContextTokens int // of the KV: streams and padded positions
 }
 
 func (e *MemoryError) Error() string {
 	const mib = 1 << 20
-	return fmt.Sprintf("the node needs %d MiB (weights %d, KV %d for %d slots of %d tokens, scratch %d) and %d MiB are free; "+
-		"use fewer slots, a shorter context or a smaller model",
-		(e.Weights+e.KV+e.Scratch)/mib, e.Weights/mib, e.KV/mib, e.Slots, e.ContextTokens, e.Scratch/mib, e.Available/mib)
+	adapters, fewer := "", ""
+	if e.Adapters > 0 {
+		adapters, fewer = fmt.Sprintf("adapters %d, ", e.Adapters/mib), ", fewer adapters"
+	}
+	return fmt.Sprintf("the node needs %d MiB (weights %d, %sKV %d for %d slots of %d tokens, scratch %d) and %d MiB are free; "+
+		"use fewer slots, a shorter context%s or a smaller model",
+		(e.Weights+e.Adapters+e.KV+e.Scratch)/mib, e.Weights/mib, adapters, e.KV/mib, e.Slots, e.ContextTokens, e.Scratch/mib, e.Available/mib, fewer)
 }
 
 // checkMemory refuses a context that would not fit. The weights are loaded already, and on Linux they are pages of
-// the model file that the kernel can drop and read again; what is new is the KV and the scratch.
+// the model file that the kernel can drop and read again; what is new is the KV and the scratch. The adapters are loaded too, into
+// memory that is no longer free.
 func checkMemory(m *Model, o Options, streams, ctxSeq int) error {
 	free := o.MemoryBytes
 	if free == 0 {
 		free = availableMemory()
 	}
 	need := &MemoryError{
-		Weights: m.facts.Bytes, KV: m.header.kvBytesPerToken() * int64(streams) * int64(ctxSeq),
+		Weights: m.facts.Bytes, Adapters: adapterBytes(m.adapters), KV: m.header.kvBytesPerToken() * int64(streams) * int64(ctxSeq),
 		Scratch: scratchBytes(m, o, streams), Available: free, Slots: streams, ContextTokens: ctxSeq,
 	}
 	used := need.KV + need.Scratch
 	if o.MemoryBytes != 0 {
-		used += need.Weights // an explicit budget is for the whole node
+		used += need.Weights + need.Adapters // an explicit budget is for the whole node
 	}
 	if free > 0 && used > free {
 		return need
+	}
+	return nil
+}
+
+// adapterBytes is what adapters occupy once they are loaded. llama.cpp copies them into memory.
+func adapterBytes(adapters []*adapter) int64 {
+	sum := int64(0)
+	for _, a := range adapters {
+		for _, t := range a.header.Tensors {
+			n, _ := t.Bytes() // readAdapters refuses types of which it is unknown
+			sum += int64(n)
+		}
+	}
+	return sum
+}
+
+// checkAdapterMemory refuses adapters that do not fit the memory that is free before they are loaded; 0 is unknown. It names the
+// first that does not.
+func checkAdapterMemory(adapters []*adapter, free int64) error {
+	for i, a := range adapters {
+		if need := adapterBytes(adapters[:i+1]); free > 0 && need > free {
+			const mib = 1 << 20
+			return &AdapterError{a.file.Name, a.file.Path, fmt.Sprintf(
+				"with those before it it takes %d MiB and %d MiB are free; load fewer or smaller adapters", need/mib, free/mib)}
+		}
 	}
 	return nil
 }

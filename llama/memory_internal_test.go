@@ -4,6 +4,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/meshnet/node/internal/gguf"
 )
 
 // write puts files under a new folder and returns it.
@@ -70,9 +72,37 @@ func TestControlGroupsFreeMemory(t *testing.T) {
 func TestMemoryErrorSaysHowLargeEachPartIs(t *testing.T) {
 	const mib = 1 << 20
 	err := &MemoryError{Weights: 100 * mib, KV: 400 * mib, Scratch: 28 * mib, Available: 300 * mib, Slots: 8, ContextTokens: 4352}
-	const want = "the node needs 528 MiB (weights 100, KV 400 for 8 slots of 4352 tokens, scratch 28) and 300 MiB are free; " +
+	want := "the node needs 528 MiB (weights 100, KV 400 for 8 slots of 4352 tokens, scratch 28) and 300 MiB are free; " +
 		"use fewer slots, a shorter context or a smaller model"
 	if err.Error() != want {
 		t.Errorf("got %q\nwant %q", err, want)
+	}
+	err.Adapters = 12 * mib
+	want = "the node needs 540 MiB (weights 100, adapters 12, KV 400 for 8 slots of 4352 tokens, scratch 28) and 300 MiB are free; " +
+		"use fewer slots, a shorter context, fewer adapters or a smaller model"
+	if err.Error() != want {
+		t.Errorf("got %q\nwant %q", err, want)
+	}
+}
+
+func TestAdaptersBeyondTheFreeMemoryAreRefusedBeforeTheyAreLoaded(t *testing.T) {
+	const mib = 1 << 20
+	of := func(name string, size uint64) *adapter {
+		return &adapter{file: AdapterFile{Name: name, Path: name + ".gguf"},
+			header: &header{Header: &gguf.Header{Tensors: []gguf.Tensor{{Name: "a", Type: typeF32, Dims: []uint64{size / 4}}}}}}
+	}
+	adapters := []*adapter{of("a", 3*mib), of("b", 4*mib), of("c", 5*mib)}
+	for free, want := range map[int64]string{
+		0: "", 12 * mib: "",
+		12*mib - 1: "adapter c (c.gguf) cannot be used: with those before it it takes 12 MiB and 11 MiB are free; load fewer or smaller adapters",
+		7*mib - 1:  "adapter b (b.gguf) cannot be used: with those before it it takes 7 MiB and 6 MiB are free; load fewer or smaller adapters",
+	} {
+		got := ""
+		if err := checkAdapterMemory(adapters, free); err != nil {
+			got = err.Error()
+		}
+		if got != want {
+			t.Errorf("with %d bytes free: %q, want %q", free, got, want)
+		}
 	}
 }

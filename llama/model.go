@@ -89,7 +89,7 @@ func Load(ctx context.Context, src Source, o LoadOptions) (*Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, err := loadWatched(ctx, src, o, o.Fast || !h.needsRowsByFour())
+	c, err := loadWatched(ctx, src, o, h.repacks(o.Fast))
 	if err != nil {
 		return nil, err
 	}

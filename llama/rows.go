@@ -74,6 +74,29 @@ func (s rowShape) span(low, high, count int, canPad bool) (first, last int, fill
 	return last - want + 1, last, true
 }
 
+// repacks says whether llama.cpp shall rearrange the weights for its own kernels. Ours take them as they are in the file.
+func (h *header) repacks(fast bool) bool {
+	if !rowKernels {
+		return fast || !h.needsRowsByFour()
+	}
+	return fast && h.needsRowsByFour() && !h.mostlyForRowKernels()
+}
+
+// mostlyForRowKernels says whether more of the quantised weights are of types with a kernel of ours than of others.
+func (h *header) mostlyForRowKernels() bool {
+	var balance int64
+	for _, t := range h.Tensors {
+		switch {
+		case !isMatrix(t) || isFloat(t.Type):
+		case t.Type == typeQ4_0 || t.Type == typeQ5_0 || t.Type == typeQ8_0:
+			balance += elements(t)
+		default:
+			balance -= elements(t)
+		}
+	}
+	return balance > 0
+}
+
 // needsRowsByFour says whether a tensor of the model is of a type whose kernel for repacked weights takes rows by fours, so
 // that the remainder of a row count takes another kernel and rounds differently. Measured to be free of that: Q4_0, Q8_0.
 func (h *header) needsRowsByFour() bool {
@@ -106,6 +129,14 @@ func (h *header) hasOutputMatrix() bool {
 
 func isMatrix(t gguf.Tensor) bool { return len(t.Dims) >= 2 && t.Dims[0] > 1 && t.Dims[1] > 1 }
 
+func elements(t gguf.Tensor) int64 {
+	n := int64(1)
+	for _, d := range t.Dims {
+		n *= int64(d)
+	}
+	return n
+}
+
 func isFloat(t gguf.TensorType) bool { return t == typeF32 || t == typeF16 || t == typeBF16 }
 
 // ggml tensor types, as in ggml.h.
@@ -113,6 +144,7 @@ const (
 	typeF32  = 0
 	typeF16  = 1
 	typeQ4_0 = 2
+	typeQ5_0 = 6
 	typeQ8_0 = 8
 	typeBF16 = 30
 

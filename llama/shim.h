@@ -25,6 +25,11 @@ bool mn_backends_load(const char * dir, mn_error * err);
 void mn_log_level(int level);
 
 const char * mn_version(void);
+
+// Puts kernels of our own under ggml's CPU backend, for good; see shim_rows.cpp. False where they do not fit this processor or this
+// release, or do not sum as ggml does: then nothing has changed. set is an instruction set of shim_rows.h, or null for the best. After
+// mn_backends_load, before the first model.
+bool mn_rows_install(const char * set);
 const char * mn_system_info(void);
 // Name and description of device i, or false past the last one.
 bool mn_device(size_t i, char * name, size_t name_size, char * description, size_t description_size);

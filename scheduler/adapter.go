@@ -60,24 +60,95 @@ func Recipes(engine Engine) []string {
 	return recipes
 }
 
-// groups calls with the members of a batch that are of one adapter, for each adapter there is among them. The first is that
-// of the engine's last call, so that the engine changes as seldom as it can; from there on it goes round, so that over
-// several ticks no adapter is always the last.
+// groups calls with the members of a batch that are of one adapter, for each adapter there is among them.
 func (s *Scheduler) groups(batch []*turn, call func(group []*turn)) {
-	kinds := len(s.facts.Adapters) + 1
-	first := s.lastAdapter
-	for i := range kinds {
-		adapter := (first + i) % kinds
-		s.group = s.group[:0]
-		for _, t := range batch {
-			if t.adapter == adapter && t.phase == phaseDecode && !t.marked() { // it may have been given up on during a call
-				s.group = append(s.group, t)
-			}
-		}
-		if len(s.group) > 0 {
-			call(s.group)
+	for _, adapter := range s.adapterOrder() {
+		if group := s.groupOf(batch, adapter); len(group) > 0 {
+			call(group)
 		}
 	}
+}
+
+// groupOf are the decoders in a batch that are of one adapter. The slice is valid until the next call.
+func (s *Scheduler) groupOf(batch []*turn, adapter int) []*turn {
+	s.group = s.group[:0]
+	for _, t := range batch {
+		if t.adapter == adapter && t.phase == phaseDecode && !t.marked() { // it may have been given up on during a call
+			s.group = append(s.group, t)
+		}
+	}
+	return s.group
+}
+
+// adapterOrder is the order in which a tick decodes the adapters. The first is that of the engine's last call; from there on it goes
+// round, so that over several ticks no adapter is always the last; but those of which a prompt is to be prefilled come last, as
+// the tick goes on with one. So the engine changes to none of them twice in a tick in which one session is prefilled. The slice is valid
+// until the next call.
+func (s *Scheduler) adapterOrder() []int {
+	kinds := len(s.facts.Adapters) + 1
+	s.kinds = append(s.kinds[:0], s.lastAdapter)
+	for _, prefills := range []bool{false, true} {
+		for i := 1; i < kinds; i++ {
+			if adapter := (s.lastAdapter + i) % kinds; s.prefills(adapter) == prefills {
+				s.kinds = append(s.kinds, adapter)
+			}
+		}
+	}
+	return s.kinds
+}
+
+// prefills says whether a prompt of an adapter is being prefilled.
+func (s *Scheduler) prefills(adapter int) bool {
+	for _, t := range s.active {
+		if t.adapter == adapter && t.phase == phasePrefill && !t.marked() {
+			return true
+		}
+	}
+	return false
+}
+
+// slotFor is the free slot that a turn best takes; −1 if there is none. A call covers all slots from the first to the last of its
+// adapter, with padding in those between. So a turn goes where the range of its adapter grows least, and of such slots, and where it is its
+// adapter's first, to the one farthest from those of other adapters, which leaves both room to grow.
+func (s *Scheduler) slotFor(t *turn) int {
+	if len(s.facts.Adapters) == 0 {
+		return s.lowestFree()
+	}
+	best, leastGrowth, mostRoom := -1, 0, 0
+	for i := range s.slots {
+		if s.slots[i].state != slotFree {
+			continue
+		}
+		if growth, room := s.placing(t.adapter, i); best < 0 || growth < leastGrowth || growth == leastGrowth && room > mostRoom {
+			best, leastGrowth, mostRoom = i, growth, room
+		}
+	}
+	return best
+}
+
+// placing is by how many slots the range of an adapter's active sessions grows with one at a slot, and how far that is from the
+// nearest of another adapter.
+func (s *Scheduler) placing(adapter, at int) (growth, room int) {
+	room = len(s.slots)
+	low, high := at, at
+	first, last := -1, -1
+	for i := range s.slots {
+		switch t := s.slots[i].turn; {
+		case t == nil:
+		case t.adapter != adapter:
+			room = min(room, max(i-at, at-i))
+		default:
+			if first < 0 {
+				first = i
+			}
+			last = i
+			low, high = min(low, i), max(high, i)
+		}
+	}
+	if first < 0 {
+		return 0, room
+	}
+	return high - low - (last - first), room
 }
 
 // turnTo notes the adapter of the engine's next call, and says whether it is another than that of the last: the call then

@@ -31,8 +31,8 @@ func TestRefusalsNameReasonFieldAndNumbers(t *testing.T) {
 		"no prompt":       {func(q *scheduler.Request) { q.Prompt = nil }, scheduler.RejectedInvalid, "prompt", 0, 0},
 		"two prompts":     {func(q *scheduler.Request) { q.Tokenize = func() ([]scheduler.Token, error) { return nil, nil } }, scheduler.RejectedInvalid, "prompt", 0, 0},
 		"replay too long": {func(q *scheduler.Request) { q.Replay = prompt(1, 5) }, scheduler.RejectedInvalid, "replay", 0, 0},
-		"bad replay":      {func(q *scheduler.Request) { q.Replay = []scheduler.Token{256} }, scheduler.RejectedInvalid, "replay", 0, 0},
-		"late":            {func(q *scheduler.Request) { q.Deadline = time.Unix(1_000_000, 0) }, scheduler.RejectedDeadline, "deadline", 0, 0},
+		"bad replay":      {func(q *scheduler.Request) { q.Replay = []scheduler.Token{256} }, scheduler.RejectedInvalid, "replay[0]", 0, 0},
+		"late":            {func(q *scheduler.Request) { q.Deadline = time.Unix(1_000_000, 0) }, scheduler.RejectedDeadline, "deadline_ms", 0, 0},
 	} {
 		req := request("s", 1, 10, 4)
 		test.change(&req)
@@ -164,7 +164,7 @@ func TestPlaceIsGivenBackWhenTheTokenisedPromptIsRefused(t *testing.T) {
 		"error":          {nil, broken, scheduler.RejectedInvalid, "prompt"},
 		"no tokens":      {nil, nil, scheduler.RejectedInvalid, "prompt"},
 		"beyond the end": {prompt(1, 254), nil, scheduler.RejectedContext, "max_new_tokens"},
-		"not a token":    {[]scheduler.Token{-1}, nil, scheduler.RejectedInvalid, "prompt"},
+		"not a token":    {[]scheduler.Token{-1}, nil, scheduler.RejectedInvalid, "prompt[0]"},
 	} {
 		for range 3 { // more often than there are places
 			d := r.submit(lazily(request("s", 1, 1, 4), func() ([]scheduler.Token, error) { return test.tokens, test.err }))
@@ -310,29 +310,29 @@ func TestValuesOutOfRangeAreInvalidWithTheirField(t *testing.T) {
 		field  string
 		change func(*scheduler.Request)
 	}{
-		{"prompt", func(q *scheduler.Request) { q.Prompt[3] = -1 }},
-		{"prompt", func(q *scheduler.Request) { q.Prompt[3] = 256 }},
-		{"prompt", func(q *scheduler.Request) { q.Prompt[3] = math.MaxInt32 }},
+		{"prompt[3]", func(q *scheduler.Request) { q.Prompt[3] = -1 }},
+		{"prompt[3]", func(q *scheduler.Request) { q.Prompt[3] = 256 }},
+		{"prompt[3]", func(q *scheduler.Request) { q.Prompt[3] = math.MaxInt32 }},
 		{"prompt", func(q *scheduler.Request) { q.Prompt = []scheduler.Token{} }},
-		{"temperature", sampling(func(s *scheduler.Sampling) { s.Temperature = math.NaN() })},
-		{"temperature", sampling(func(s *scheduler.Sampling) { s.Temperature = math.Inf(1) })},
-		{"temperature", sampling(func(s *scheduler.Sampling) { s.Temperature = -1 })},
-		{"top_p", sampling(func(s *scheduler.Sampling) { s.TopP = math.NaN() })},
-		{"top_p", sampling(func(s *scheduler.Sampling) { s.TopP = 0 })},
-		{"top_p", sampling(func(s *scheduler.Sampling) { s.TopP = 2 })},
-		{"top_k", sampling(func(s *scheduler.Sampling) { s.TopK = -5 })},
-		{"min_p", sampling(func(s *scheduler.Sampling) { s.MinP = math.Inf(-1) })},
-		{"repeat_penalty", sampling(func(s *scheduler.Sampling) { s.RepeatPenalty = 10 })},
-		{"repeat_penalty", sampling(func(s *scheduler.Sampling) { s.RepeatPenalty = -10 })},
-		{"presence_penalty", sampling(func(s *scheduler.Sampling) { s.PresencePenalty = 10 })},
-		{"frequency_penalty", sampling(func(s *scheduler.Sampling) { s.FrequencyPenalty = -10 })},
-		{"penalty_last_n", sampling(func(s *scheduler.Sampling) { s.PenaltyLastN = -1 })},
-		{"typical_p", sampling(func(s *scheduler.Sampling) { s.TypicalP = 0 })},
-		{"dry_base", sampling(func(s *scheduler.Sampling) { s.DRYBase = 0.5 })},
-		{"xtc_threshold", sampling(func(s *scheduler.Sampling) { s.XTCThreshold = 2 })},
-		{"n_probs", sampling(func(s *scheduler.Sampling) { s.Probs = 21 })},
-		{"logit_bias[0]", sampling(func(s *scheduler.Sampling) { s.LogitBias = []scheduler.Bias{{Token: -1}} })},
-		{"logit_bias", sampling(func(s *scheduler.Sampling) { s.LogitBias = []scheduler.Bias{{Token: 256}} })},
+		{"sampling.temperature", sampling(func(s *scheduler.Sampling) { s.Temperature = math.NaN() })},
+		{"sampling.temperature", sampling(func(s *scheduler.Sampling) { s.Temperature = math.Inf(1) })},
+		{"sampling.temperature", sampling(func(s *scheduler.Sampling) { s.Temperature = -1 })},
+		{"sampling.top_p", sampling(func(s *scheduler.Sampling) { s.TopP = math.NaN() })},
+		{"sampling.top_p", sampling(func(s *scheduler.Sampling) { s.TopP = 0 })},
+		{"sampling.top_p", sampling(func(s *scheduler.Sampling) { s.TopP = 2 })},
+		{"sampling.top_k", sampling(func(s *scheduler.Sampling) { s.TopK = -5 })},
+		{"sampling.min_p", sampling(func(s *scheduler.Sampling) { s.MinP = math.Inf(-1) })},
+		{"sampling.repeat_penalty", sampling(func(s *scheduler.Sampling) { s.RepeatPenalty = 10 })},
+		{"sampling.repeat_penalty", sampling(func(s *scheduler.Sampling) { s.RepeatPenalty = -10 })},
+		{"sampling.presence_penalty", sampling(func(s *scheduler.Sampling) { s.PresencePenalty = 10 })},
+		{"sampling.frequency_penalty", sampling(func(s *scheduler.Sampling) { s.FrequencyPenalty = -10 })},
+		{"sampling.penalty_last_n", sampling(func(s *scheduler.Sampling) { s.PenaltyLastN = -1 })},
+		{"sampling.typical_p", sampling(func(s *scheduler.Sampling) { s.TypicalP = 0 })},
+		{"sampling.dry_base", sampling(func(s *scheduler.Sampling) { s.DRYBase = 0.5 })},
+		{"sampling.xtc_threshold", sampling(func(s *scheduler.Sampling) { s.XTCThreshold = 2 })},
+		{"sampling.n_probs", sampling(func(s *scheduler.Sampling) { s.Probs = 21 })},
+		{"sampling.logit_bias[0]", sampling(func(s *scheduler.Sampling) { s.LogitBias = []scheduler.Bias{{Token: -1}} })},
+		{"sampling.logit_bias[0]", sampling(func(s *scheduler.Sampling) { s.LogitBias = []scheduler.Bias{{Token: 256}} })},
 		{"min_new_tokens", sampling(func(s *scheduler.Sampling) { s.MinNewTokens = 1 << 24 })},
 		{"max_new_tokens", newTokens(-2)},
 		{"max_new_tokens", newTokens(-1)},
@@ -350,8 +350,8 @@ func TestValuesOutOfRangeAreInvalidWithTheirField(t *testing.T) {
 	var field *scheduler.FieldError
 	req := request("s", 1, 10, 4)
 	req.Prompt[3] = -1
-	if err := req.Validate(256); !errors.As(err, &field) || field.Index != 3 || field.Value != "-1" || field.Limit != "a token id in [0, 256)" {
-		t.Errorf("Validate = %v, want index 3, value -1 and the vocabulary's range", err)
+	if err := req.Validate(256); !errors.As(err, &field) || field.Field != "prompt[3]" || field.Value != "-1" || field.Limit != "a token id in [0, 256)" {
+		t.Errorf("Validate = %v, want prompt[3], value -1 and the vocabulary's range", err)
 	}
 }
 
@@ -359,8 +359,8 @@ func TestTokenIDsAreCheckedBeforeTheyAreNarrowed(t *testing.T) {
 	for _, id := range []int64{-1, 256, 1 << 31, 1 << 32, 5279552648203111001, math.MinInt64} {
 		_, err := scheduler.ParseTokens("prompt", []int64{0, 255, id}, 256)
 		var field *scheduler.FieldError
-		if !errors.As(err, &field) || field.Field != "prompt" || field.Index != 2 || !strings.Contains(field.Error(), field.Value) {
-			t.Errorf("id %d: %v, want a FieldError at index 2", id, err)
+		if !errors.As(err, &field) || field.Field != "prompt[2]" || !strings.Contains(field.Error(), field.Value) {
+			t.Errorf("id %d: %v, want a FieldError of prompt[2]", id, err)
 		}
 	}
 	got, err := scheduler.ParseTokens("prompt", []int64{0, 255}, 256)

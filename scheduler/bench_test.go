@@ -192,3 +192,57 @@ func TestSteadyStreamOfPromptsStarvesNobody(t *testing.T) {
 		t.Errorf("%d prompts served, the slowest first token after %s", len(waits), slices.Max(waits))
 	}
 }
+
+// crowded is a scheduler with eight places, all of them taken, behind which ten turns of each of a thousand tenants wait.
+func crowded(tb testing.TB, newTokens int, kvBytes int64) *scheduler.Scheduler {
+	tb.Helper()
+	const tenants, each = 1000, 10
+	engine := newStub(8, 1<<20, 256)
+	engine.saves = true
+	budget := scheduler.DefaultBudget(engine.Facts())
+	budget.MaxQueueDepth, budget.SuspendBudgetBytes, budget.KVBudgetBytes = tenants*each, 1<<40, kvBytes
+	sched, err := scheduler.New(engine, scheduler.Config{Budget: budget})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	for i := range tenants * each {
+		req := of(fmt.Sprintf("tenant%d", i%tenants), request(fmt.Sprintf("s%d", i), i, 10, newTokens))
+		req.Deadline = time.Now().Add(time.Hour)
+		if d := sched.Submit(req); d.Rejected() {
+			tb.Fatal(d)
+		}
+	}
+	return sched
+}
+
+// BenchmarkTickCrowded is the scheduler's own share of a tick while 10,000 turns of 1,000 tenants wait: where turns of ten tokens end and
+// others come in their place, where long ones give way to others, and where there are places but no KV for anyone.
+func BenchmarkTickCrowded(b *testing.B) {
+	for _, c := range []struct {
+		name      string
+		newTokens int
+		kvBytes   int64
+	}{{"ending", 10, 1 << 40}, {"suspending", 100_000, 1 << 40}, {"no KV left", 100_000, 64 * 150_000}} {
+		b.Run(c.name, func(b *testing.B) {
+			newTokens := c.newTokens
+			sched := crowded(b, newTokens, c.kvBytes)
+			turn := 10_000
+			var ends []scheduler.Ending
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := sched.Tick(); err != nil {
+					b.Fatal(err)
+				}
+				b.StopTimer()
+				ends = sched.TakeResults(ends[:0])
+				for _, end := range ends {
+					turn++
+					if d := sched.Submit(of(end.Key.Tenant, request(fmt.Sprintf("s%d", turn), turn, 10, newTokens))); d.Rejected() {
+						b.Fatal(d)
+					}
+				}
+				b.StartTimer()
+			}
+		})
+	}
+}

@@ -107,5 +107,8 @@ func checkFacts(f Facts) error {
 			errs = append(errs, fieldError("engine "+field.name, field.value, "at least 1"))
 		}
 	}
+	if f.LeastChunk < 0 || f.LeastChunk > (f.PrefillChunk+1)/2 {
+		errs = append(errs, fieldError("engine least_chunk", f.LeastChunk, "0, or at most half a prefill_chunk of %d", f.PrefillChunk))
+	}
 	return errors.Join(append(errs, checkAdapters(f.Adapters))...)
 }

@@ -73,7 +73,7 @@ type Engine interface {
 	Release(slot int)
 }
 
-// Chunk is a part of one session's prompt. It never crosses a multiple of Facts().PrefillChunk.
+// Chunk is a part of one session's prompt. Where Facts().LeastChunk is 0, it never crosses a multiple of Facts().PrefillChunk.
 type Chunk struct {
 	Slot   int
 	Pos    int     // position of Tokens[0]
@@ -176,17 +176,22 @@ type Facts struct {
 	BytesPerToken int64 // KV bytes of one position
 	FixedBytes    int64 // KV bytes of a slot whatever its length (recurrent state)
 	VocabTokens   int
-	PrefillChunk  int // the grid
-	WeightBytes   int64
-	FirstLayer    int // the layer range [FirstLayer, LastLayer] this engine owns
-	LastLayer     int
-	Head, Tail    bool // owns the embedding, owns the output head; both are needed
-	Exact         bool // rows are padded so that bits do not depend on the crowd
-	Trim          TrimKind
-	CanPad        bool // a padding row can be removed after the step
-	Audit         bool // results carry LogitHash and Gap
-	Threads       int
-	Adapters      []Adapter // loaded; names are unique
+	PrefillChunk  int // the grid: tokens of a chunk, at most
+
+	// LeastChunk says that chunks of at least so many tokens give every position the same bits, wherever the prompt is cut
+	// into them; PrefillChunk is then at least 2 × LeastChunk − 1. 0 says that only equal cuts give equal bits.
+	LeastChunk int
+
+	WeightBytes int64
+	FirstLayer  int // the layer range [FirstLayer, LastLayer] this engine owns
+	LastLayer   int
+	Head, Tail  bool // owns the embedding, owns the output head; both are needed
+	Exact       bool // rows are padded so that bits do not depend on the crowd
+	Trim        TrimKind
+	CanPad      bool // a padding row can be removed after the step
+	Audit       bool // results carry LogitHash and Gap
+	Threads     int
+	Adapters    []Adapter // loaded; names are unique
 }
 
 // KVBytes is the size of the KV of one slot that holds n positions.

@@ -3,6 +3,7 @@ package scheduler_test
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -214,7 +215,7 @@ func TestPriorityOutOfRangeIsInvalid(t *testing.T) {
 func TestWeightOutOfRangeIsRefused(t *testing.T) {
 	nan := 0.0
 	nan /= nan
-	for _, weight := range []float64{0, -1, 0.009, 101, nan} {
+	for _, weight := range []float64{0, -1, 0.009, 101, nan, math.MaxFloat64, math.Inf(1), math.Inf(-1), math.SmallestNonzeroFloat64} {
 		engine, err := goengine.New(small())
 		if err != nil {
 			t.Fatal(err)
@@ -249,6 +250,32 @@ func TestTenantThatComesBackAtOnceIsNoNewcomer(t *testing.T) {
 		t.Errorf("%d ticks had chunks of the flood, %d of the tenant that came back", flood, again)
 	}
 	r.finish()
+}
+
+// Names cost nothing: a hundred thousand of them, each with a turn that is cancelled, leave nothing behind, also while a round lasts.
+func TestTenantsThatAskedForNothingAreForgotten(t *testing.T) {
+	r := newRig(t, withSlots(1))
+	r.accept(of("runs", request("runs", 1, 4, 60)))
+	r.accept(of("waits", request("waits", 1, 4, 4)))
+	r.tick()
+	for i := range 100_000 {
+		// Whatever JSON, a path or a subject could make of it: to the scheduler a name is bytes.
+		req := of(fmt.Sprintf("%d.*>/\x00\xff \u202e\"'%%s", i), request("s", 1, 4, 4))
+		if d := r.sched.Submit(req); !d.Accepted() {
+			t.Fatal(d)
+		}
+		if found, err := r.sched.Cancel(req.Key(), scheduler.Cancelled, "", ""); !found || err != nil {
+			t.Fatal(found, err)
+		}
+		r.sched.TakeResults(nil)
+	}
+	if n := r.sched.Tenants(); n != 2 {
+		t.Errorf("%d tenants are remembered, want those two that have turns", n)
+	}
+	r.finish()
+	if n := r.sched.Tenants(); n != 0 {
+		t.Errorf("%d tenants are remembered by an idle scheduler", n)
+	}
 }
 
 // However many new tenants come, each ahead of the others, one that waits gets its chunk after a bounded number of them.

@@ -63,7 +63,7 @@ func (s *Scheduler) openTurn(t *turn) error {
 		return nil
 	}
 	t.miss, t.cached, t.pos = miss, cached, cached
-	t.exactLen = exactAfter(len(t.req.Prompt), cached, exactLen, s.facts.PrefillChunk)
+	t.exactLen = s.facts.exactAfter(len(t.req.Prompt), cached, exactLen)
 	s.notePrompt(t)
 	switch {
 	case cached == 0 && t.req.RequireHot:
@@ -94,22 +94,24 @@ func (s *Scheduler) checkRecipe(t *turn) error {
 	err := fmt.Errorf("scheduler: the engine's recipe changed from %v to %v while it was in use; restart the node", s.prints, now)
 	t.mark(failed(FailEngine, err.Error()))
 	s.dispose(s.hot.InvalidateAll())
+	s.dropLeaving()
 	s.cfg.Spill.RemoveAll()
 	return err
 }
 
 // claim takes what the hot store has for the turn's session and gives the turn a slot: the very one in which
-// its KV is parked, else the lowest free one. It is false where no slot may be had in this tick, or its KV is not at hand yet.
+// its KV is parked, else that of slotFor. It is false where no slot may be had in this tick, or its KV is not at hand yet.
 func (s *Scheduler) claim(t *turn) (entry hotkv.Entry, miss hotkv.Miss, ok bool) {
 	if s.awaitsSpill(t) || s.awaitsPrefix(t) {
 		return entry, miss, false
 	}
 	key := t.key.SessionKey()
-	if _, found := s.hot.Peek(key); !found && t.req.RequireHot {
-		_, miss = s.hot.Take(key, t.req.Epoch, s.recipe(t))
+	if kept, found := s.hot.Peek(key); t.req.RequireHot && !(found && kept.Recipe == s.recipe(t)) {
+		entry, miss = s.hot.Take(key, t.req.Epoch, s.recipe(t))
+		s.dispose([]hotkv.Entry{entry})
 		s.stats.lookup(0, miss)
 		t.mark(verdict{reason: CacheMiss, miss: miss})
-		return entry, miss, false // and no one else's slot is reclaimed for it
+		return hotkv.Entry{}, miss, false // and no one else's slot is reclaimed for it
 	}
 	if !s.isParked(key) && !s.freeSlot() {
 		return entry, miss, false
@@ -120,7 +122,7 @@ func (s *Scheduler) claim(t *turn) (entry hotkv.Entry, miss hotkv.Miss, ok bool)
 	entry, miss = s.hot.Take(key, t.req.Epoch, s.recipe(t))
 	i := entry.Slot
 	if !entry.Parked() {
-		i = s.lowestFree()
+		i = s.slotFor(t)
 	}
 	if i < 0 {
 		return entry, miss, false
@@ -131,7 +133,7 @@ func (s *Scheduler) claim(t *turn) (entry hotkv.Entry, miss hotkv.Miss, ok bool)
 }
 
 // fill brings the turn's slot to hold what is hot of the prompt: of its session's KV, else of what it shares with others. It returns
-// how many tokens that is, how far they come from grid prefill, and what the look-up of the session's own KV came to.
+// how many tokens that is, how far they are as good as cold, and what the look-up of the session's own KV came to.
 func (s *Scheduler) fill(t *turn, entry hotkv.Entry, miss hotkv.Miss) (cached, exactLen int, _ hotkv.Miss) {
 	s.callEngine()
 	s.bind(t)
@@ -188,27 +190,17 @@ func restoreMiss(err error) hotkv.Miss {
 }
 
 // reusable is how many of the prompt's tokens need not be evaluated: the longest prefix that is hot, short of the
-// prompt's last token, whose logits are needed. An exact engine takes only what came from prefill on the
-// grid, and goes on from the grid. A model that cannot trim takes all that is hot or nothing.
+// prompt's last token, whose logits are needed. An exact engine takes only what is as good as cold.
+// A model that cannot trim takes all that is hot or nothing.
 func reusable(f Facts, entry hotkv.Entry, prompt []Token) int {
 	n := min(commonPrefix(entry.Tokens, prompt), len(prompt)-1)
 	if f.Exact {
-		n = floorGrid(min(n, entry.ExactLen), f.PrefillChunk)
+		n = f.exactUpTo(n, entry.ExactLen, len(prompt))
 	}
 	if f.Trim == TrimNone && n < len(entry.Tokens) {
 		return 0
 	}
 	return n
-}
-
-// exactAfter is how far KV comes from grid prefill once a prompt was evaluated on top of cached positions of KV
-// that came from it up to exactLen.
-func exactAfter(prompt, cached, exactLen, chunk int) int {
-	onGrid := floorGrid(cached, chunk)
-	if cached == onGrid && cached <= exactLen {
-		return prompt
-	}
-	return min(exactLen, onGrid)
 }
 
 func commonPrefix(a, b []Token) int {
@@ -220,5 +212,3 @@ func commonPrefix(a, b []Token) int {
 	}
 	return n
 }
-
-func floorGrid(n, chunk int) int { return n - n%chunk }

@@ -68,7 +68,7 @@ func (s *Scheduler) checkPace(t *turn) *Decision {
 	if need <= left {
 		return nil
 	}
-	return &Decision{Reason: RejectedDeadline, Detail: Detail{Field: "deadline",
+	return &Decision{Reason: RejectedDeadline, Detail: Detail{Field: "deadline_ms",
 		Needed: int64((need + time.Millisecond - 1) / time.Millisecond), Available: left.Milliseconds(),
 		Message: fmt.Sprintf("%d prompt tokens and %d new ones take this node %s at best, the deadline is in %s; allow more time or ask for fewer tokens",
 			prompt, t.req.MaxNewTokens, need.Round(time.Millisecond), left.Round(time.Millisecond))}}

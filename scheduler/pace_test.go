@@ -1,6 +1,7 @@
 package scheduler_test
 
 import (
+	"math"
 	"testing"
 	"time"
 
@@ -25,7 +26,7 @@ func within(r *rig, req scheduler.Request, d time.Duration) scheduler.Request {
 func TestDeadlineOutOfReachIsRefusedAtOnce(t *testing.T) {
 	r := measured(t)
 	d := r.submit(within(r, request("s", 2, 48, 21), 189*time.Millisecond))
-	if d.Reason != scheduler.RejectedDeadline || d.Detail.Field != "deadline" || d.Detail.Needed != 190 || d.Detail.Available != 189 {
+	if d.Reason != scheduler.RejectedDeadline || d.Detail.Field != "deadline_ms" || d.Detail.Needed != 190 || d.Detail.Available != 189 {
 		t.Errorf("%s %+v, want rejected-deadline, 190 of 189 ms", d, d.Detail)
 	}
 	if d := r.submit(within(r, request("s", 2, 48, 21), 190*time.Millisecond)); d.Reason != scheduler.Admitted {
@@ -54,6 +55,32 @@ func TestWhatIsHotTakesNoTimeOfADeadline(t *testing.T) {
 		t.Errorf("%s, want admitted", d)
 	}
 	r.finish()
+}
+
+// Absurd deadlines are no others than those that are merely wrong: what is over is refused, however long ago, what has more time than any
+// turn needs is not, and neither depends on what was measured.
+func TestAbsurdDeadlines(t *testing.T) {
+	far := time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC)
+	for name, r := range map[string]*rig{"just started": newRig(t, small()), "measured": measured(t)} {
+		for deadline, want := range map[time.Time]scheduler.Reason{
+			time.Unix(-1<<40, 0):             scheduler.RejectedDeadline,
+			time.Unix(0, 0):                  scheduler.RejectedDeadline,
+			r.clock.Now().Add(-1):            scheduler.RejectedDeadline,
+			r.clock.Now():                    scheduler.RejectedDeadline,
+			far:                              scheduler.Admitted,
+			time.Unix(1<<40, 0):              scheduler.Admitted,
+			r.clock.Now().Add(math.MaxInt64): scheduler.Admitted,
+			{}:                               scheduler.Admitted,
+		} {
+			req := request("s", 1, 4, 4)
+			req.Turn, req.Deadline = uint64(len(r.ends)+2), deadline
+			d := r.submit(req)
+			if d.Reason != want {
+				t.Errorf("%s, deadline %v: %s, want %s", name, deadline, d, want)
+			}
+			r.finish()
+		}
+	}
 }
 
 // What nobody has measured, or not for long, keeps nobody out: else one slow minute would last for ever.

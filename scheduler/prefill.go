@@ -47,16 +47,29 @@ func (s *Scheduler) newcomer() bool {
 			return true
 		}
 	}
-	for _, t := range s.queue {
-		if t.account.active == 0 && s.startable(t) && s.victimFor(t) != nil {
-			return true
+	if s.waiting == 0 || s.victim(s.smallest) == nil {
+		return false
+	}
+	for _, a := range s.ring {
+		if a.active > 0 {
+			continue
+		}
+		for _, t := range a.queue {
+			if s.startable(t) && s.victim(t.reserved) != nil {
+				return true
+			}
 		}
 	}
 	return false
 }
 
 func (s *Scheduler) nextToPrefill() (next *turn) {
-	s.markWanting(func(t *turn) bool { return t.phase == phasePrefill })
+	for _, a := range s.ring {
+		a.wants = false
+	}
+	for _, t := range s.active {
+		t.account.wants = t.account.wants || t.phase == phasePrefill && !t.marked()
+	}
 	a := s.next()
 	if a == nil {
 		return nil
@@ -69,10 +82,10 @@ func (s *Scheduler) nextToPrefill() (next *turn) {
 	return next
 }
 
-// nextChunk is the prompt's next part, up to the next position on the grid whatever else goes on.
+// nextChunk is the prompt's next part.
 func (s *Scheduler) nextChunk(t *turn) Chunk {
-	prompt, grid := t.req.Prompt, s.facts.PrefillChunk
-	end := min(floorGrid(t.pos, grid)+grid, len(prompt))
+	prompt := t.req.Prompt
+	end := s.facts.cut(t.pos, t.nextSave())
 	chunk := Chunk{Slot: t.slot, Pos: t.pos, Tokens: prompt[t.pos:end], Last: end == len(prompt), Forced: NoToken}
 	if chunk.Last {
 		chunk.Forced = t.forced(0)

@@ -12,19 +12,19 @@ import (
 // Sharing says which sessions share the KV of prompts that begin alike.
 type Sharing uint8
 
-// The kinds of sharing. What is shared is whole chunks of the prefill grid, which every session evaluates alike, so that
-// a turn yields what it yields alone. Who shares can tell from the time to the first token that somebody else sent the same beginning.
+// The kinds of sharing. What is shared is only what every session would evaluate alike, so that a turn yields what it yields
+// alone. Who shares can tell from the time to the first token that somebody else sent the same beginning.
 const (
 	ShareNothing Sharing = iota
 	ShareTenant          // sessions of one tenant
 	ShareAll             // all sessions, whoever's they are
 )
 
-// digest names the first chunks of a prompt, for those who may share them: turns with one adapter.
+// digest names the beginning of a prompt, for those who may share it: turns with one adapter.
 type digest = [sha256.Size]byte
 
 // seenPrefixes is of how many digests, at least, it is remembered that a prompt began so.
-const seenPrefixes = 8192
+const seenPrefixes = 1 << 15
 
 // prefixes remembers which session's prompt began with what, for a bounded time: once there are enough newer ones, the older
 // half is forgotten.
@@ -59,10 +59,11 @@ func (s *Scheduler) shares(t *turn) bool {
 	return len(t.chain) > 0
 }
 
-// chainOf names each of the prompt's beginnings that end on the grid, but for the whole prompt, whose last token has to be evaluated.
+// chainOf names each of the prompt's beginnings of a whole number of units that leaves enough of it to go on with.
 func (s *Scheduler) chainOf(t *turn) []digest {
-	prompt, grid := t.req.Prompt, s.facts.PrefillChunk
-	chain := make([]digest, 0, (len(prompt)-1)/grid)
+	prompt, unit := t.req.Prompt, s.facts.unit()
+	longest := len(prompt) - s.facts.rest()
+	chain := make([]digest, 0, max(0, longest/unit))
 	hash := sha256.New()
 	write := func(b []byte) { _, _ = hash.Write(b) } // a hash takes all
 	for _, name := range []string{s.recipe(t), s.sharers(t)} {
@@ -70,9 +71,9 @@ func (s *Scheduler) chainOf(t *turn) []digest {
 		write([]byte(name))
 	}
 	var ids []byte
-	for end := grid; end < len(prompt); end += grid {
+	for end := unit; end <= longest; end += unit {
 		ids = ids[:0]
-		for _, id := range prompt[end-grid : end] {
+		for _, id := range prompt[end-unit : end] {
 			ids = binary.LittleEndian.AppendUint32(ids, uint32(id))
 		}
 		write(ids)
@@ -89,19 +90,21 @@ func (s *Scheduler) sharers(t *turn) string {
 	return t.key.Tenant
 }
 
-// prefixKey is where the KV of the turn's first chunks is kept.
-func (s *Scheduler) prefixKey(t *turn, chunks int) hotkv.Key {
-	return hotkv.Key{Tenant: s.sharers(t), Prefix: t.chain[chunks-1]}
+// prefixKey is where the KV of the turn's first tokens is kept, a whole number of units.
+func (s *Scheduler) prefixKey(t *turn, tokens int) hotkv.Key {
+	return hotkv.Key{Tenant: s.sharers(t), Prefix: t.chain[tokens/s.facts.unit()-1]}
 }
 
-// commonChunks is how many chunks two prompts begin with alike.
-func commonChunks(a, b []digest) int {
-	return sort.Search(min(len(a), len(b)), func(i int) bool { return a[i] != b[i] })
+// common is how many tokens two prompts begin with alike, a whole number of units.
+func (s *Scheduler) common(a, b *turn) int {
+	units := sort.Search(min(len(a.chain), len(b.chain)), func(i int) bool { return a.chain[i] != b.chain[i] })
+	return units * s.facts.unit()
 }
 
-// storedChunks is of how many of the prompt's chunks the KV is kept.
-func (s *Scheduler) storedChunks(t *turn) int {
-	for n := len(t.chain); n > 0; n-- {
+// stored is of how many of the prompt's first tokens the KV is kept.
+func (s *Scheduler) stored(t *turn) int {
+	unit := s.facts.unit()
+	for n := len(t.chain) * unit; n > 0; n -= unit {
 		if _, stored := s.hot.Peek(s.prefixKey(t, n)); stored {
 			return n
 		}
@@ -118,25 +121,41 @@ func (s *Scheduler) awaitsPrefix(t *turn) bool {
 		return false
 	}
 	var leader *turn
-	most := s.storedChunks(t)
+	most := s.stored(t)
+	worth := most + s.facts.rest() // less is sooner evaluated than waited for
 	for _, other := range s.active {
-		if other.phase != phasePrefill || other.marked() || !other.fromGrid() {
+		if other.phase != phasePrefill || other.marked() || !other.exact() {
 			continue
 		}
-		n := commonChunks(t.chain, other.chain)
-		if end := n * s.facts.PrefillChunk; n > most && other.pos <= end && s.facts.KVBytes(end) <= s.budget.HotBudgetBytes {
+		if n := s.savable(other, s.common(t, other)); n > most && n >= worth {
 			leader, most = other, n
 		}
 	}
 	if leader == nil {
 		return false
 	}
-	leader.saveAt(most * s.facts.PrefillChunk)
+	leader.saveAt(most)
 	return true
 }
 
-// fromGrid says whether all of the turn's KV comes from prefill on the grid, or will have.
-func (t *turn) fromGrid() bool { return t.exactLen == len(t.req.Prompt) }
+// exact says whether all of the turn's KV is as good as cold, or will be.
+func (t *turn) exact() bool { return t.exactLen == len(t.req.Prompt) }
+
+// savable is how many tokens, n at most and a whole number of units, the turn may be cut at to have their KV saved: none of its chunks
+// is too short then. 0 is none.
+func (s *Scheduler) savable(t *turn, n int) int {
+	tooNear := func(n int) bool {
+		near := func(at int) bool { return n != at && max(n-at, at-n) < s.facts.LeastChunk }
+		return near(t.pos) || slices.ContainsFunc(t.saves, near)
+	}
+	for n >= t.pos && tooNear(n) {
+		n -= s.facts.unit()
+	}
+	if n < t.pos || s.facts.KVBytes(n) > s.budget.HotBudgetBytes {
+		return 0
+	}
+	return n
+}
 
 // saveAt has the turn's KV saved for others when it is that long.
 func (t *turn) saveAt(pos int) {
@@ -145,13 +164,24 @@ func (t *turn) saveAt(pos int) {
 	}
 }
 
+// nextSave is the next position at which the turn's KV is to be saved, or the prompt's end.
+func (t *turn) nextSave() int {
+	next := len(t.req.Prompt)
+	for _, pos := range t.saves {
+		if pos > t.pos {
+			next = min(next, pos)
+		}
+	}
+	return next
+}
+
 // restorePrefix puts the longest kept beginning of the prompt into the turn's empty slot, and returns how many tokens that is. The
 // state is taken out of the hot store meanwhile, so that nobody frees it.
 func (s *Scheduler) restorePrefix(t *turn) int {
 	if t.marked() || !s.shares(t) {
 		return 0
 	}
-	n := s.storedChunks(t)
+	n := s.stored(t)
 	if n == 0 {
 		return 0
 	}
@@ -196,11 +226,14 @@ func (s *Scheduler) notePrompt(t *turn) {
 	shared := 0
 	for i, d := range t.chain {
 		if s.seen.seenByOther(d, key) {
-			shared = i + 1
+			shared = (i + 1) * s.facts.unit()
 		}
 		s.seen.remember(d, key)
 	}
-	if end := shared * s.facts.PrefillChunk; end > t.pos && t.fromGrid() && s.facts.KVBytes(end) <= s.budget.HotBudgetBytes {
+	if !t.exact() {
+		return
+	}
+	if end := s.savable(t, shared); end > t.pos {
 		t.saveAt(end)
 	}
 }
@@ -212,7 +245,7 @@ func (s *Scheduler) keepPrefix(t *turn) bool {
 	if i < 0 {
 		return true
 	}
-	key := s.prefixKey(t, t.pos/s.facts.PrefillChunk)
+	key := s.prefixKey(t, t.pos)
 	if _, stored := s.hot.Peek(key); !stored {
 		if s.report.Saves > 0 && s.decoding() {
 			return false

@@ -27,10 +27,10 @@ func after(system int, session string, seed, own, newTokens int) scheduler.Reque
 // what it yields alone.
 func TestSessionsThatArriveTogetherPayForTheirCommonPrefixOnce(t *testing.T) {
 	const sessions, system, own, slots = 64, 600, 20, 8
-	for _, test := range []struct{ grid, shared int }{{64, 576}, {128, 512}, {256, 512}} {
-		t.Run(fmt.Sprintf("grid of %d", test.grid), func(t *testing.T) {
+	for _, test := range []struct{ grid, least, shared int }{{64, 0, 576}, {128, 0, 512}, {256, 0, 512}, {256, 64, 544}, {128, 64, 544}, {256, 16, 600}} {
+		t.Run(fmt.Sprintf("grid of %d, no chunk below %d", test.grid, test.least), func(t *testing.T) {
 			cfg := small()
-			cfg.Slots, cfg.ContextTokens, cfg.PrefillChunk = slots, 640, test.grid
+			cfg.Slots, cfg.ContextTokens, cfg.PrefillChunk, cfg.LeastChunk = slots, 640, test.grid, test.least
 			cfg.Layers, cfg.Dim, cfg.Heads, cfg.KVHeads, cfg.FFN = 1, 16, 2, 1, 16
 			r := newRig(t, cfg, sharing(scheduler.ShareTenant))
 			for i := range sessions {

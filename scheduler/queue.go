@@ -1,12 +1,15 @@
 package scheduler
 
-import "slices"
+import (
+	"math"
+	"slices"
+)
 
 // promote makes queued turns active while there is room: tenants in the order of promotionOrder, the turns of each in the order of
 // before. A turn whose KV does not fit yet may be overtaken by later ones that fit, but only MaxOvertakings times: then
 // everything behind it waits, and the room it needs gathers.
 func (s *Scheduler) promote() {
-	for s.freePlaces() > 0 && len(s.queue) > 0 {
+	for s.freePlaces() > 0 && s.waiting > 0 {
 		t := s.nextToPromote()
 		if t == nil {
 			break
@@ -20,10 +23,14 @@ func (s *Scheduler) promote() {
 // nextToPromote is the first turn that fits, nil if there is none. It counts for those before it that they were overtaken.
 func (s *Scheduler) nextToPromote() *turn {
 	s.blocked = s.blocked[:0]
-	for _, a := range s.promotionOrder() {
-		for _, t := range s.queue {
+	if s.reserved+s.smallest > s.budget.KVBudgetBytes {
+		return nil
+	}
+	order := s.promotionOrder()
+	for a := order.next(); a != nil; a = order.next() {
+		for _, t := range a.queue {
 			switch {
-			case t.account != a || !s.startable(t):
+			case !s.startable(t):
 			case s.fits(t):
 				for _, b := range s.blocked {
 					b.overtaken++
@@ -36,7 +43,18 @@ func (s *Scheduler) nextToPromote() *turn {
 			}
 		}
 	}
+	s.weigh()
 	return nil
+}
+
+// weigh finds out how little KV the least of the waiting turns needs: those that left may have needed less.
+func (s *Scheduler) weigh() {
+	s.smallest = math.MaxInt64 - s.budget.KVBudgetBytes
+	for _, a := range s.ring {
+		for _, t := range a.queue {
+			s.smallest = min(s.smallest, t.reserved)
+		}
+	}
 }
 
 // mayRunNow says whether promote would find room for a turn that joined the queue, if not for one ahead of it. Before
@@ -45,9 +63,11 @@ func (s *Scheduler) mayRunNow(t *turn) bool {
 	if s.freePlaces() <= 0 || !s.first(t) || !s.fits(t) {
 		return false
 	}
-	for _, ahead := range s.queue {
-		if ahead.seq < t.seq && s.startable(ahead) && s.patienceSpent(ahead) {
-			return false
+	for _, a := range s.ring {
+		for _, ahead := range a.queue {
+			if ahead.seq < t.seq && s.startable(ahead) && s.patienceSpent(ahead) {
+				return false
+			}
 		}
 	}
 	return true
@@ -56,19 +76,26 @@ func (s *Scheduler) mayRunNow(t *turn) bool {
 // hasPlaceInQueue says whether a turn may wait. Suspended turns were let in before and count no more. A full queue has room for
 // the first turn of a tenant that holds no place, where a session can be suspended for it; for no more of these than may be active.
 func (s *Scheduler) hasPlaceInQueue(t *turn) bool {
-	waiting, depth := len(s.queue)-s.suspended, s.budget.MaxQueueDepth
+	waiting, depth := s.waiting-s.suspended, s.budget.MaxQueueDepth
 	if waiting < depth {
 		return true
 	}
-	if waiting >= depth+s.activeCap || !s.first(t) || s.activeOf(t.key.Tenant) > 0 || s.victimFor(t) == nil {
+	if waiting >= depth+s.activeCap || !s.first(t) || s.victim(t.reserved) == nil {
 		return false
 	}
-	return !slices.ContainsFunc(s.queue, func(other *turn) bool { return other.key.Tenant == t.key.Tenant })
+	a := s.tenants[t.key.Tenant]
+	return a == nil || a.active == 0 && len(a.queue) == 0
 }
 
 func (s *Scheduler) enqueue(t *turn) {
-	i, _ := slices.BinarySearchFunc(s.queue, t, order)
-	s.queue = slices.Insert(s.queue, i, t)
+	a := s.account(t.key.Tenant)
+	i, _ := slices.BinarySearchFunc(a.queue, t, order)
+	a.queue = slices.Insert(a.queue, i, t)
+	if s.waiting == 0 || t.reserved < s.smallest {
+		s.smallest = t.reserved
+	}
+	s.waiting++
+	s.expect(t.req.Deadline)
 }
 
 // freePlaces is how many more turns may be active.
@@ -78,9 +105,9 @@ func (s *Scheduler) freePlaces() int { return s.activeCap - len(s.active) - s.pl
 func (s *Scheduler) fits(t *turn) bool { return s.reserved+t.reserved <= s.budget.KVBudgetBytes }
 
 // startable says whether only room keeps a queued turn from running.
-func (s *Scheduler) startable(t *turn) bool { return t.phase == phaseQueued && s.first(t) }
+func (s *Scheduler) startable(t *turn) bool { return t.phase == phaseQueued && !t.follows }
 
-// first says whether no earlier turn of the session is live.
+// first is whether no earlier turn of the session is live, for one that may not be so yet.
 func (s *Scheduler) first(t *turn) bool {
 	turns := s.sessions[t.key.SessionKey()]
 	return len(turns) == 0 || turns[0] == t
@@ -117,8 +144,10 @@ func (s *Scheduler) leaveQueue(t *turn) {
 		s.pledged--
 		return
 	}
-	if i := slices.Index(s.queue, t); i >= 0 {
-		s.queue = slices.Delete(s.queue, i, i+1)
+	a := t.account
+	if i := slices.Index(a.queue, t); i >= 0 {
+		a.queue = slices.Delete(a.queue, i, i+1)
+		s.waiting--
 		if t.suspensions > 0 {
 			s.suspended--
 		}

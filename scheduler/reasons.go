@@ -43,7 +43,7 @@ type Decision struct {
 
 // Detail says what a rejection was about, for machines and for people.
 type Detail struct {
-	Field     string // the request's field or the budget's; "" where none applies
+	Field     string // the request's, as a path, or the budget's; "" where none applies
 	Needed    int64  // in the field's unit
 	Available int64
 	Message   string // what happened, what the limit was, what to do

@@ -81,21 +81,17 @@ func (r *Request) Key() TurnKey {
 
 // FieldError says which field of a request or a budget is out of its range.
 type FieldError struct {
-	Field string
-	Index int    // of the element, where the field is a list; else −1
+	Field string // where it is: an element of a list as "prompt[3]", an option of the sampling as "sampling.top_k"
 	Value string // as it was given
 	Limit string // what holds for a valid value
 }
 
 func (e *FieldError) Error() string {
-	if e.Index >= 0 {
-		return fmt.Sprintf("%s[%d] is %s; it must be %s", e.Field, e.Index, e.Value, e.Limit)
-	}
 	return fmt.Sprintf("%s is %s; it must be %s", e.Field, e.Value, e.Limit)
 }
 
 func fieldError(field string, value any, limit string, args ...any) *FieldError {
-	return &FieldError{Field: field, Index: -1, Value: fmt.Sprint(value), Limit: fmt.Sprintf(limit, args...)}
+	return &FieldError{Field: field, Value: fmt.Sprint(value), Limit: fmt.Sprintf(limit, args...)}
 }
 
 // ParseTokens checks token ids as they come from outside, before they are narrowed to Token. The error is a *FieldError.
@@ -111,7 +107,7 @@ func ParseTokens(field string, ids []int64, vocab int) ([]Token, error) {
 }
 
 func tokenError(field string, index int, id int64, vocab int) *FieldError {
-	return &FieldError{Field: field, Index: index, Value: strconv.FormatInt(id, 10), Limit: fmt.Sprintf("a token id in [0, %d)", vocab)}
+	return fieldError(fmt.Sprintf("%s[%d]", field, index), id, "a token id in [0, %d)", vocab)
 }
 
 func checkTokens(field string, tokens []Token, vocab int) error {

@@ -25,11 +25,11 @@ func DefaultSampling() Sampling { return sampling.Default() }
 func (r *Request) validateSampling(vocab int) error {
 	var out *sampling.Error
 	if errors.As(r.Sampling.Validate(), &out) {
-		return &FieldError{Field: out.Field, Index: -1, Value: out.Value, Limit: out.Limit}
+		return &FieldError{Field: "sampling." + out.Field, Value: out.Value, Limit: out.Limit}
 	}
 	for i, b := range r.Sampling.LogitBias {
 		if int64(b.Token) >= int64(vocab) {
-			return tokenError("logit_bias", i, int64(b.Token), vocab)
+			return tokenError("sampling.logit_bias", i, int64(b.Token), vocab)
 		}
 	}
 	first := r.Sampling.FirstIndex

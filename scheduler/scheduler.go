@@ -60,9 +60,11 @@ type Scheduler struct {
 
 	hot            *hotkv.Store // parked and saved KV; called with mu held
 	slots          []slot
-	unclean        int     // slots that cleanSlots has to see to
-	active         []*turn // oldest first
-	queue          []*turn // in the order of before
+	unclean        int       // slots that cleanSlots has to see to
+	active         []*turn   // oldest first
+	waiting        int       // turns in the accounts' queues
+	smallest       int64     // KV bytes: none of them needs less
+	earliest       time.Time // no deadline of a waiting turn is before it; zero where none has one
 	sessions       map[SessionKey][]*turn
 	tenants        map[string]*account
 	ring           []*account // of all tenants, next to be served first
@@ -83,8 +85,8 @@ type Scheduler struct {
 	stats stats
 	paces paces
 
-	blocked []*turn    // buffer of promote
-	order   []*account // buffer of promotionOrder
+	blocked []*turn // buffer of promote
+	order   byShare // buffer of promotionOrder
 
 	// Owned by the ticking goroutine; buffers are reused.
 	report     Report
@@ -99,7 +101,8 @@ type Scheduler struct {
 	noMove     uint64 // no session is moved before this tick
 	noSuspend  uint64 // no session is suspended before this tick
 
-	lastAdapter int // that of the engine's last call, as in turn.adapter
+	lastAdapter int   // that of the engine's last call, as in turn.adapter
+	kinds       []int // adapters, as in turn.adapter; buffer of adapterOrder
 }
 
 // New returns a scheduler for an engine that no one else uses. The errors name each field that is out of its range.
@@ -195,13 +198,16 @@ func (s *Scheduler) link(t *turn) {
 	t.account = s.account(t.key.Tenant)
 	t.account.live++
 	key := t.key.SessionKey()
+	t.follows = len(s.sessions[key]) > 0
 	s.sessions[key] = append(s.sessions[key], t)
 }
 
 // unlink makes it no longer live, whether it ended or its place is given back.
 func (s *Scheduler) unlink(t *turn) {
 	s.live--
-	t.account.live--
+	if t.account.live--; t.account.live == 0 && t.account.unused() {
+		s.forget(t.account)
+	}
 	key := t.key.SessionKey()
 	turns := s.sessions[key]
 	if i := slices.Index(turns, t); i >= 0 {
@@ -211,6 +217,7 @@ func (s *Scheduler) unlink(t *turn) {
 		delete(s.sessions, key)
 		return
 	}
+	turns[0].follows = false
 	s.sessions[key] = turns
 }
 

@@ -35,9 +35,11 @@ func (s *Scheduler) soil(i int, state slotState) {
 	s.slots[i] = slot{state: state}
 }
 
-// cleanSlots makes dirty and leaving slots free and closing ones parked.
+// cleanSlots makes dirty and leaving slots free and closing ones parked. What leaves and may not be saved in this tick stays for the next,
+// which begins with it.
 func (s *Scheduler) cleanSlots() {
-	for s.unclean > 0 {
+	for again := s.unclean > 0; again; {
+		again = false
 		s.dirty = s.dirty[:0]
 		for i := range s.slots {
 			if s.slots[i].state.unclean() {
@@ -45,16 +47,18 @@ func (s *Scheduler) cleanSlots() {
 			}
 		}
 		for _, i := range s.dirty {
-			s.cleanSlot(i)
+			if s.cleanSlot(i) {
+				again = true
+			}
 		}
 	}
 }
 
-func (s *Scheduler) cleanSlot(i int) {
+// cleanSlot takes a slot one step further. It is false where that has to wait for the next tick.
+func (s *Scheduler) cleanSlot(i int) bool {
 	was := s.slots[i].state
 	if was == slotLeaving {
-		s.spillSlot(i)
-		return
+		return s.spillSlot(i)
 	}
 	s.callEngine()
 	if was == slotClosing {
@@ -64,7 +68,7 @@ func (s *Scheduler) cleanSlot(i int) {
 	}
 	s.engineReturned()
 	if s.slots[i].state != was {
-		return // what was closing was fenced meanwhile, and is dirty now
+		return true // what was closing was fenced meanwhile, and is dirty now
 	}
 	s.unclean--
 	if was == slotClosing {
@@ -72,6 +76,7 @@ func (s *Scheduler) cleanSlot(i int) {
 	} else {
 		s.slots[i] = slot{}
 	}
+	return true
 }
 
 func (s *Scheduler) lowestFree() int {
@@ -86,9 +91,8 @@ func (s *Scheduler) lowestFree() int {
 // freeSlot sees to it that there is a free slot. It is false where that has to wait for the next tick.
 func (s *Scheduler) freeSlot() bool {
 	for s.lowestFree() < 0 {
-		if s.unclean > 0 {
-			s.cleanSlots()
-			continue
+		if s.cleanSlots(); s.lowestFree() >= 0 {
+			break
 		}
 		oldest, ok := s.hot.OldestParked()
 		if !ok || !s.reclaim(oldest.Key) {
@@ -153,27 +157,44 @@ func (s *Scheduler) decoding() bool {
 // moveBackoff is how many ticks no session is moved after the engine failed to.
 const moveBackoff = 64
 
-// closeGap moves the session of the highest decoding slot into a gap between the decoding slots, where the
-// engine would have to fill more gaps with padding rows than are worth it. It makes at most one move a
-// tick. A move that fails leaves the session where it is.
+// closeGap moves the session of an adapter's highest decoding slot into a gap between its decoding slots, where the
+// engine would have to fill more gaps with padding rows than are worth it. Sessions of other adapters that lie between are no gaps: they are
+// not moved. It makes at most one move a tick. A move that fails leaves the session where it is.
 func (s *Scheduler) closeGap() {
-	s.gatherDecoders()
-	rows := len(s.batch)
-	if rows < 2 || s.report.Tick < s.noMove {
+	if s.report.Tick < s.noMove {
 		return
 	}
-	lowest, highest := s.batch[0].slot, s.batch[rows-1].slot
-	gaps := highest - lowest + 1 - rows
+	s.gatherDecoders()
+	for adapter := range len(s.facts.Adapters) + 1 {
+		if t, to := s.gapOf(s.groupOf(s.batch, adapter)); to >= 0 {
+			s.move(t, to)
+			return
+		}
+	}
+}
+
+// gapOf is the last of a group of decoders, and the slot to which it is to be moved; −1 if it stays.
+func (s *Scheduler) gapOf(group []*turn) (last *turn, to int) {
+	rows := len(group)
+	if rows < 2 {
+		return nil, -1
+	}
+	last = group[rows-1]
+	lowest, highest := group[0].slot, last.slot
+	gaps := highest - lowest + 1
+	for _, t := range s.batch {
+		if t.slot >= lowest && t.slot <= highest {
+			gaps--
+		}
+	}
 	allowed := 0
 	if s.facts.CanPad {
 		allowed = max(1, rows/4)
 	}
 	if gaps <= allowed {
-		return
+		return last, -1
 	}
-	if gap := s.gapBetween(lowest, highest); gap >= 0 {
-		s.move(s.batch[rows-1], gap)
-	}
+	return last, s.gapBetween(lowest, highest)
 }
 
 // gapBetween is the lowest free slot between two, else the lowest parked one after it was reclaimed;

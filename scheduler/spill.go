@@ -29,11 +29,15 @@ func (s *Scheduler) checkSpill() error {
 }
 
 // awaitsSpill says whether the turn waits for its session's KV to be read from disk. The read begins here, on a goroutine of the
-// spill's; meanwhile the turn keeps its place and its reservation, and others go on.
+// spill's; meanwhile the turn keeps its place and its reservation, and others go on. KV that is still to be saved for the disk is waited
+// for too.
 func (s *Scheduler) awaitsSpill(t *turn) bool {
 	if t.reading == readNone {
-		t.reading = readDone
 		key := t.key.SessionKey()
+		if s.leaves(key) {
+			return true
+		}
+		t.reading = readDone
 		if _, hot := s.hot.Peek(key); hot {
 			return false
 		}
@@ -86,26 +90,42 @@ func (s *Scheduler) evict(entries []hotkv.Entry) {
 	}
 }
 
-// spillSlot saves the KV of a slot that is to be given up, and leaves the slot dirty. While anyone decodes only one session is
-// saved in a tick: others lose their KV.
-func (s *Scheduler) spillSlot(i int) {
-	e := s.slots[i].leaving
-	if s.report.Saves == 0 || !s.decoding() {
-		if e, ok := s.saveLeaving(e); ok {
-			s.cfg.Spill.Offer(e)
-		}
-	}
-	s.slots[i] = slot{state: slotDirty}
+// leaves says whether the session's KV has left the hot store and is yet to be saved.
+func (s *Scheduler) leaves(key SessionKey) bool {
+	return slices.ContainsFunc(s.slots, func(sl slot) bool { return sl.state == slotLeaving && sl.leaving.Key == key })
 }
 
-// saveLeaving turns a parked entry that is no longer in the hot store into a saved one. It is false where that failed, or the
-// entry became stale meanwhile.
+// dropLeaving gives up what is yet to be saved.
+func (s *Scheduler) dropLeaving() {
+	for i := range s.slots {
+		if s.slots[i].state == slotLeaving {
+			s.slots[i] = slot{state: slotDirty}
+		}
+	}
+}
+
+// spillSlot saves the KV of a slot that is to be given up, and leaves the slot dirty. While anyone decodes only one session is
+// saved in a tick: false says that this one waits, in its slot.
+func (s *Scheduler) spillSlot(i int) bool {
+	if s.report.Saves > 0 && s.decoding() {
+		return false
+	}
+	if e, ok := s.saveLeaving(s.slots[i].leaving); ok {
+		s.cfg.Spill.Offer(e)
+	}
+	s.slots[i] = slot{state: slotDirty}
+	return true
+}
+
+// saveLeaving turns a parked entry that is no longer in the hot store into a saved one. It is false where that failed, which is counted, or
+// the entry became stale meanwhile.
 func (s *Scheduler) saveLeaving(e hotkv.Entry) (hotkv.Entry, bool) {
 	s.report.Saves++
 	s.callEngine()
 	state, err := s.engine.Save(e.Slot, e.ExactLen)
 	s.engineReturned()
 	if err != nil {
+		s.cfg.Spill.Lose()
 		return e, false
 	}
 	e.Slot, e.State, e.Bytes = hotkv.NoSlot, state, state.Bytes()

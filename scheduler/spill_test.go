@@ -26,7 +26,7 @@ func openSpill(tb tester, cfg goengine.Config, dir string, change ...func(*spill
 	if err != nil {
 		tb.Fatal(err)
 	}
-	o := spill.Options{Dir: dir, BudgetBytes: 1 << 30, Recipes: scheduler.Recipes(loader), Load: loader.LoadState, ReadLimit: time.Minute}
+	o := spill.Options{Dir: dir, BudgetBytes: 1 << 30, Recipes: scheduler.Recipes(loader), Exact: loader.Fingerprints().Exact, Load: loader.LoadState, ReadLimit: time.Minute}
 	for _, f := range change {
 		f(&o)
 	}
@@ -112,6 +112,22 @@ func TestHotTurnAfterARestartEqualsTheSameTurnCold(t *testing.T) {
 			})
 		}
 	}
+}
+
+// Where prompts are cut in another way, an exact engine takes nothing of what they left on disk for as good as cold.
+func TestExactTurnAfterARestartWithAnotherGridIsEvaluatedCold(t *testing.T) {
+	cfg, dir := withSlots(2), t.TempDir()
+	cfg.Exact = true
+	first := kept(request("s", 1, 70, 9))
+	var yielded []scheduler.Token
+	process(t, cfg, dir, func(r *rig) { yielded = r.run(first).Tokens })
+	cfg.PrefillChunk, cfg.LeastChunk = 20, 8
+	process(t, cfg, dir, func(r *rig) {
+		second := turn(first, yielded, 10, 8)
+		r.run(second)
+		r.wantCached(second.Key(), 0, hotkv.MissInvalidated)
+		r.wantTokens(second.Key(), baseline(t, cfg, second))
+	})
 }
 
 // The budget in memory holds one session: all others are on disk, whether they were saved or parked when they made room.
@@ -344,6 +360,91 @@ func TestSpillingNeverSavesTwoSessionsInATickOfDecoders(t *testing.T) {
 		r.finish()
 		r.wantTokens(decoder.Key(), baseline(t, withSlots(4), decoder))
 	}, hotBytes(70))
+}
+
+// crowdOut has three sessions' KV parked, and then crowded out by another's in one tick, while a session decodes.
+func (r *rig) crowdOut() (decoder scheduler.Request, parked []scheduler.Request, yielded [][]scheduler.Token) {
+	r.Helper()
+	decoder = request("decoder", 9, 4, 200)
+	r.accept(decoder)
+	r.untilTokens(decoder.Key(), 1)
+	for i, name := range names(3) {
+		req := kept(request(name, i, 30, 1)) // none of them decodes, and so none is moved beside the decoder
+		r.accept(req)
+		r.tickUntil(func() bool { return r.ends[req.Key()].Reason != "" })
+		parked, yielded = append(parked, req), append(yielded, r.ends[req.Key()].Tokens)
+	}
+	if n := r.sched.Telemetry().HotEvictionsTotal; n != 0 {
+		r.Fatalf("%d evictions, want none yet", n)
+	}
+	large := kept(request("large", 8, 100, 1))
+	r.accept(large)
+	r.tickUntil(func() bool { return r.ends[large.Key()].Reason != "" })
+	return decoder, parked, yielded
+}
+
+// All are saved for the disk, one in each tick; one whose next turn comes meanwhile waits for that.
+func TestSessionsThatAreCrowdedOutInOneTickAreAllHotFromDisk(t *testing.T) {
+	cfg := withSlots(5)
+	process(t, cfg, t.TempDir(), func(r *rig) {
+		decoder, parked, yielded := r.crowdOut()
+		var again []scheduler.Request
+		for i := range parked {
+			again = append(again, turn(parked[i], yielded[i], 10, 4))
+		}
+		slices.Reverse(again) // the last to be saved is the first to be asked for
+		r.accept(again...)
+		for r.sched.Pending() > 1 {
+			if report := r.tick(); report.Saves > 1 {
+				t.Errorf("tick %d saved %d sessions", report.Tick, report.Saves)
+			}
+		}
+		r.finish()
+		for _, req := range again {
+			r.wantCached(req.Key(), 30, hotkv.Hit)
+			r.wantTokens(req.Key(), baseline(t, cfg, req))
+		}
+		r.wantTokens(decoder.Key(), baseline(t, cfg, decoder))
+		tele := r.sched.Telemetry()
+		if tele.SpillHitsTotal != 3 {
+			t.Errorf("%d hits from disk, want 3", tele.SpillHitsTotal)
+		}
+	}, hotBytes(101))
+}
+
+// What is yet to be saved when the engine's recipe changes is of the old one.
+func TestKVThatLeavesWhileTheRecipeChangesReachesNoDisk(t *testing.T) {
+	process(t, withSlots(5), t.TempDir(), func(r *rig) {
+		r.crowdOut()
+		r.engine.Inject(goengine.Fault{Kind: goengine.FaultFingerprint, Slot: goengine.AnySlot, Times: 1})
+		r.accept(request("next", 5, 4, 2))
+		report, err := r.sched.Tick()
+		if err == nil {
+			t.Error("the tick tells nothing of the recipe")
+		}
+		r.observe(report)
+		r.finish()
+		if n := r.sched.Telemetry().SpillSessions; n != 0 {
+			t.Errorf("%d sessions on disk, want none", n)
+		}
+	}, hotBytes(101))
+}
+
+func TestKVThatTheEngineCannotSaveForTheDiskIsCounted(t *testing.T) {
+	process(t, withSlots(5), t.TempDir(), func(r *rig) {
+		r.onCall = func(call goengine.Call) {
+			if call.Op == goengine.OpSave {
+				r.onCall = nil
+				r.engine.Inject(goengine.Fault{Kind: goengine.FaultSave, Slot: goengine.AnySlot, Times: 1})
+			}
+		}
+		r.crowdOut()
+		r.finish()
+		tele := r.sched.Telemetry()
+		if lost := tele.SpillLostTotal[spill.LostSave]; tele.HotEvictionsTotal != 3 || tele.SpillSessions != 2 || lost != 1 {
+			t.Errorf("of %d evicted sessions %d are on disk and %d lost, want 3, 2 and 1", tele.HotEvictionsTotal, tele.SpillSessions, lost)
+		}
+	}, hotBytes(101))
 }
 
 // Sessions come and go, at random, beyond what memory holds and across restarts: every turn yields what it yields cold.

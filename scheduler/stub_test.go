@@ -12,6 +12,7 @@ type stubEngine struct {
 	held    []int // positions of each slot
 	results []scheduler.Result
 	onStep  func(prefillTokens int) // called in Prefill and, with 0, in Decode; may be nil
+	saves   bool                    // it saves, at no cost
 }
 
 func newStub(slots, context, chunk int) *stubEngine {
@@ -73,5 +74,27 @@ func (e *stubEngine) Move(from, to int) error {
 
 var errNoStates = errors.New("the stub saves nothing")
 
-func (e *stubEngine) Save(int, int) (scheduler.State, error) { return nil, errNoStates }
-func (e *stubEngine) Restore(int, scheduler.State) error     { return errNoStates }
+// stubState is how many positions were saved.
+type stubState int
+
+func (s stubState) Bytes() int64  { return 64 * int64(s) }
+func (s stubState) Free()         {}
+func (s stubState) Blob() []byte  { return nil }
+func (s stubState) Tokens() int   { return int(s) }
+func (s stubState) ExactLen() int { return int(s) }
+
+func (e *stubEngine) Save(slot, _ int) (scheduler.State, error) {
+	if !e.saves {
+		return nil, errNoStates
+	}
+	return stubState(e.held[slot]), nil
+}
+
+func (e *stubEngine) Restore(slot int, state scheduler.State) error {
+	saved, ok := state.(stubState)
+	if !ok {
+		return errNoStates
+	}
+	e.held[slot] = int(saved)
+	return nil
+}

@@ -51,7 +51,7 @@ func (s *Scheduler) check(t *turn, shape error) *Decision {
 		return d
 	}
 	if late := t.submitted.Sub(t.req.Deadline); !t.req.Deadline.IsZero() && late >= 0 {
-		return &Decision{Reason: RejectedDeadline, Detail: Detail{Field: "deadline",
+		return &Decision{Reason: RejectedDeadline, Detail: Detail{Field: "deadline_ms",
 			Message: fmt.Sprintf("the deadline passed %s ago; submit a new turn with a later one", late)}}
 	}
 	if d := s.checkFeasible(t); d != nil {

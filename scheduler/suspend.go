@@ -4,16 +4,17 @@ package scheduler
 // most. Its KV is saved, it is queued ahead of its tenant's other turns, and goes on with the same tokens once it gets a place
 // again. That is at most one session in a tick; while anyone decodes, saving lengthens the gap by no more than a step.
 func (s *Scheduler) makeRoom() {
-	if s.report.Tick < s.noSuspend || len(s.queue) == 0 {
+	if s.report.Tick < s.noSuspend || s.waiting == 0 || s.victim(s.smallest) == nil {
 		return
 	}
 	var passed []*turn
-	for _, a := range s.promotionOrder() {
+	order := s.promotionOrder()
+	for a := order.next(); a != nil; a = order.next() {
 		t := s.headOf(a)
 		if a.active > 0 || s.freePlaces() > 0 && s.fits(t) {
 			break // nobody has to give way: so it is for those behind it, or it waits for one that was overtaken too often
 		}
-		if victim := s.victimFor(t); victim != nil {
+		if victim := s.victim(t.reserved); victim != nil {
 			s.displace(victim, t, passed)
 			break // others may have changed the order meanwhile
 		}
@@ -40,28 +41,28 @@ func (s *Scheduler) displace(victim, t *turn, passed []*turn) {
 
 // headOf is the first turn that waits for nothing but room; the tenant has one.
 func (s *Scheduler) headOf(a *account) *turn {
-	for _, t := range s.queue {
-		if t.account == a && s.startable(t) {
+	for _, t := range a.queue {
+		if s.startable(t) {
 			return t
 		}
 	}
 	return nil
 }
 
-// victimFor is the session to suspend so that a turn of a tenant without a place can run; nil where there is none. It is one of the
+// victim is the session to suspend so that a turn of a tenant without a place, with so many bytes of KV, can run; nil where there is none. It is one of the
 // tenant that holds most places for its weight, has run for a quantum at least, was suspended no more often than others, and is of those the
 // longest-running. Failing that it is one that has not begun, of which nothing has to be saved.
-func (s *Scheduler) victimFor(t *turn) *turn {
+func (s *Scheduler) victim(reserved int64) *turn {
 	if s.budget.SuspendBudgetBytes == 0 {
 		return nil
 	}
 	most := 0.0
-	for _, a := range s.ring {
-		most = max(most, a.holds())
+	for _, t := range s.active {
+		most = max(most, t.account.holds())
 	}
 	var begun, fresh *turn
 	for _, v := range s.active {
-		if v.account.holds() < most || v.marked() || s.reserved-v.reserved+t.reserved > s.budget.KVBudgetBytes {
+		if v.account.holds() < most || v.marked() || s.reserved-v.reserved+reserved > s.budget.KVBudgetBytes {
 			continue
 		}
 		switch {
@@ -140,7 +141,7 @@ func (s *Scheduler) resume(t *turn) {
 	if !s.freeSlot() || t.marked() {
 		return
 	}
-	t.slot = s.lowestFree()
+	t.slot = s.slotFor(t)
 	s.slots[t.slot] = slot{state: slotActive, turn: t}
 	saved := t.saved
 	t.saved = nil // no one else frees it now

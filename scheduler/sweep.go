@@ -21,9 +21,12 @@ const (
 	// SettingCancelledNeighbour is SettingCold beside one session more, which is cancelled in the middle of
 	// its generation; a request takes its slot at once.
 	SettingCancelledNeighbour Setting = "cancelled-neighbour"
+	// SettingAfresh is what SettingHot is compared with: the same two turns, of which the second finds nothing kept and evaluates
+	// its whole prompt. It runs beside SettingHot, at the lowest level only.
+	SettingAfresh Setting = "afresh"
 )
 
-// Settings lists every setting, in the order in which a sweep runs them.
+// Settings lists every setting that can be asked for, in the order in which a sweep runs them.
 func Settings() []Setting { return []Setting{SettingCold, SettingHot, SettingCancelledNeighbour} }
 
 // EngineFactory makes a fresh engine with at least level slots, and what closes it.
@@ -52,9 +55,9 @@ func Sweep(ctx context.Context, factory EngineFactory, opts SweepOptions) (*Swee
 		return nil, fmt.Errorf("sweep: %w", err)
 	}
 	var all []settingRuns
-	for _, setting := range opts.Settings {
+	for _, setting := range opts.runs() {
 		runs := settingRuns{setting: setting}
-		for _, level := range opts.Levels {
+		for _, level := range opts.levelsOf(setting) {
 			if opts.Progress != nil {
 				opts.Progress(setting, level)
 			}
@@ -67,6 +70,22 @@ func Sweep(ctx context.Context, factory EngineFactory, opts SweepOptions) (*Swee
 		all = append(all, runs)
 	}
 	return compareRuns(opts.Requests, all), nil
+}
+
+// runs are the settings to run.
+func (o SweepOptions) runs() []Setting {
+	if slices.Contains(o.Settings, SettingHot) {
+		return append(slices.Clone(o.Settings), SettingAfresh)
+	}
+	return o.Settings
+}
+
+// levelsOf are the levels at which a setting runs.
+func (o SweepOptions) levelsOf(setting Setting) []int {
+	if setting == SettingAfresh {
+		return o.Levels[:1]
+	}
+	return o.Levels
 }
 
 // complete fills in defaults and says what cannot be swept.

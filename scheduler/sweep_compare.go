@@ -6,7 +6,7 @@ import (
 )
 
 // sweepSchemaVersion changes when a field of SweepReport changes its meaning.
-const sweepSchemaVersion = 1
+const sweepSchemaVersion = 2
 
 // SweepReport is the outcome of a sweep. Results, SaturationConcurrency and ReferenceOutputs are those of SettingCold.
 type SweepReport struct {
@@ -16,8 +16,11 @@ type SweepReport struct {
 
 	// CorruptionFree: in every setting all levels gave every session the same tokens. BitExact: the same
 	// logits too; nil where the engine does not audit. Both hold where there was nothing to differ: see Unproven.
-	CorruptionFree   bool               `json:"corruption_free"`
-	BitExact         *bool              `json:"bit_exact"`
+	CorruptionFree bool  `json:"corruption_free"`
+	BitExact       *bool `json:"bit_exact"`
+	// SettingsExact: SettingDifferences are none, to the bit. An exact engine owes that. Nil where the engine does not audit, or
+	// only SettingCold ran.
+	SettingsExact    *bool              `json:"settings_exact"`
 	ReferenceOutputs map[string][]Token `json:"reference_outputs"` // by session, at the lowest level
 
 	Settings           []SettingReport     `json:"settings"`
@@ -34,8 +37,10 @@ type SettingReport struct {
 	FirstDifference *Difference `json:"first_difference"`
 }
 
-// SettingDifference compares a setting with SettingCold, both at the lowest level. It is no corruption: a
-// hot turn's KV is built partly by decoding, which may round differently.
+// SettingDifference compares a setting with what it would be undisturbed, both at the lowest level: SettingHot with SettingAfresh,
+// SettingCancelledNeighbour with SettingCold. SettingHot is not compared with SettingCold, in which what is the prompt of a
+// second turn is partly decoded, not prefilled: that may round differently on any engine. Of an engine that is not exact it is
+// no corruption: it keeps KV that was decoded for the next turn.
 type SettingDifference struct {
 	Setting         Setting     `json:"setting"`
 	Against         Setting     `json:"against"`
@@ -120,28 +125,38 @@ func ratio(a, b float64) float64 {
 }
 
 func compareRuns(requests []Request, all []settingRuns) *SweepReport {
-	cold := all[0]
+	undisturbed := map[Setting]Setting{SettingHot: SettingAfresh, SettingCancelledNeighbour: SettingCold}
+	lowest := make(map[Setting]sweepRun)
+	for _, runs := range all {
+		lowest[runs.setting] = runs.levels[0]
+	}
+	cold := lowest[SettingCold]
 	report := &SweepReport{SchemaVersion: sweepSchemaVersion, CorruptionFree: true, ReferenceOutputs: make(map[string][]Token),
 		SettingDifferences: []SettingDifference{}}
 	for _, req := range requests {
 		tokens := []Token{}
-		for _, step := range cold.levels[0].streams[req.Session] {
+		for _, step := range cold.streams[req.Session] {
 			tokens = append(tokens, step.token)
 		}
 		report.ReferenceOutputs[req.Session] = tokens
 	}
 	for _, runs := range all {
+		if runs.setting == SettingAfresh { // a reference only
+			continue
+		}
 		setting := compareLevels(requests, runs)
 		report.Settings = append(report.Settings, setting)
 		report.CorruptionFree = report.CorruptionFree && setting.CorruptionFree
 		report.BitExact = both(report.BitExact, setting.BitExact)
-		if runs.setting == SettingCold {
+		against, compared := undisturbed[runs.setting]
+		if !compared {
 			continue
 		}
-		d := compareStreams(requests, cold.levels[0], runs.levels[0], runs.setting)
+		d := compareStreams(requests, lowest[against], runs.levels[0], runs.setting)
+		bits := exactness(cold, d)
+		report.SettingsExact = both(report.SettingsExact, bits)
 		report.SettingDifferences = append(report.SettingDifferences, SettingDifference{
-			Setting: runs.setting, Against: SettingCold,
-			TokensEqual: d == nil || !d.TokensDiffer, BitsEqual: exactness(cold.levels[0], d), FirstDifference: d,
+			Setting: runs.setting, Against: against, TokensEqual: d == nil || !d.TokensDiffer, BitsEqual: bits, FirstDifference: d,
 		})
 	}
 	report.Results = report.Settings[0].Results

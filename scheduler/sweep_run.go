@@ -61,7 +61,9 @@ func sweepOnce(ctx context.Context, factory EngineFactory, opts SweepOptions, se
 		run: sweepRun{result: SweepResult{Concurrency: level}, audit: facts.Audit, streams: make(map[string][]sweepStep)}}
 	switch setting {
 	case SettingHot:
-		err = w.hot()
+		err = w.twoTurns(true)
+	case SettingAfresh:
+		err = w.twoTurns(false)
 	case SettingCancelledNeighbour:
 		err = w.cancelledNeighbour()
 	default:
@@ -104,11 +106,11 @@ func (w *sweeper) firstTurns(requests []Request) []Request {
 	return turns
 }
 
-// hot runs each request's first half, saves its KV, and measures the second half.
-func (w *sweeper) hot() error {
+// twoTurns runs each request's first half, saves its KV where it is to be kept, and measures the second half.
+func (w *sweeper) twoTurns(keep bool) error {
 	turns := w.firstTurns(w.opts.Requests)
 	for i := range turns {
-		turns[i].Keep = true
+		turns[i].Keep = keep
 		turns[i].MaxNewTokens = (turns[i].MaxNewTokens + 1) / 2
 	}
 	if err := w.submit(turns...); err != nil {

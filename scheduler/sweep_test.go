@@ -54,7 +54,7 @@ func TestSweepOfAnIsolatedEngineFindsNoDifference(t *testing.T) {
 		if !report.CorruptionFree || report.BitExact == nil || !*report.BitExact || report.SaturationConcurrency != 8 {
 			t.Errorf("report %+v", report)
 		}
-		if len(progress) != 12 || progress[0] != "cold@1" || progress[11] != "cancelled-neighbour@8" {
+		if len(progress) != 13 || progress[0] != "cold@1" || progress[11] != "cancelled-neighbour@8" || progress[12] != "afresh@1" {
 			t.Errorf("progress %v", progress)
 		}
 		for i, level := range []int{1, 2, 4, 8} {
@@ -77,9 +77,16 @@ func TestSweepOfAnIsolatedEngineFindsNoDifference(t *testing.T) {
 				t.Errorf("hot result %+v, want KV reused", hot)
 			}
 		}
+		if got := report.SettingDifferences; len(got) != 2 || got[0].Setting != scheduler.SettingHot || got[0].Against != scheduler.SettingAfresh ||
+			got[1].Setting != scheduler.SettingCancelledNeighbour || got[1].Against != scheduler.SettingCold {
+			t.Errorf("compared %+v, want hot with afresh and cancelled-neighbour with cold", got)
+		}
+		if report.SettingsExact == nil || !*report.SettingsExact {
+			t.Errorf("settings exact %v, want true", report.SettingsExact)
+		}
 		for _, d := range report.SettingDifferences {
-			if d.Against != scheduler.SettingCold || !d.TokensEqual || d.BitsEqual == nil || !*d.BitsEqual {
-				t.Errorf("setting %s differs from cold: %+v", d.Setting, d.FirstDifference)
+			if !d.TokensEqual || d.BitsEqual == nil || !*d.BitsEqual {
+				t.Errorf("setting %s differs from %s: %+v", d.Setting, d.Against, d.FirstDifference)
 			}
 		}
 	}
@@ -152,6 +159,55 @@ func TestSweepTellsEqualTokensFromEqualBits(t *testing.T) {
 	}
 }
 
+// wornOut evaluates otherwise, at every level alike, on KV that was restored.
+type wornOut struct {
+	*goengine.Engine
+	restored map[int]bool
+	token    bool // it yields other tokens, not only other logits
+}
+
+func (e wornOut) Restore(slot int, state scheduler.State) error {
+	e.restored[slot] = true
+	return e.Engine.Restore(slot, state)
+}
+
+func (e wornOut) Release(slot int) {
+	delete(e.restored, slot)
+	e.Engine.Release(slot)
+}
+
+func (e wornOut) Decode(rows []scheduler.Row) []scheduler.Result {
+	results := e.Engine.Decode(rows)
+	for i, row := range rows {
+		if e.restored[row.Slot] {
+			results[i].LogitHash++
+			if e.token && !results[i].EOG {
+				results[i].Token ^= 1
+			}
+		}
+	}
+	return results
+}
+
+func TestSweepTellsWhatRestoredKVChangesAtEveryLevelAlike(t *testing.T) {
+	for _, token := range []bool{false, true} {
+		inner := factory(t, small(), nil)
+		report, err := scheduler.Sweep(t.Context(), func(level int) (scheduler.Engine, func(), error) {
+			engine, closeEngine, err := inner(level)
+			return wornOut{engine.(*goengine.Engine), make(map[int]bool), token}, closeEngine, err
+		}, scheduler.SweepOptions{Requests: sweepRequests(4), Levels: []int{1, 2}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		hot := report.SettingDifferences[0]
+		if !report.CorruptionFree || !*report.BitExact || *report.SettingsExact || hot.TokensEqual == token || *hot.BitsEqual ||
+			hot.FirstDifference == nil || hot.FirstDifference.Session != "s0" || hot.FirstDifference.TokenIndex != 7 {
+			t.Errorf("other tokens %t: corruption free %t, bit exact %t, settings exact %t, hot %+v", token,
+				report.CorruptionFree, *report.BitExact, *report.SettingsExact, hot)
+		}
+	}
+}
+
 func TestSweepOfAnEngineWithoutAuditSaysNothingOfBits(t *testing.T) {
 	cfg := small()
 	cfg.Audit = false
@@ -172,7 +228,7 @@ func TestSweepOfAnEngineWithoutAuditSaysNothingOfBits(t *testing.T) {
 	if err := json.Unmarshal(data, &fields); err != nil {
 		t.Fatal(err)
 	}
-	if string(fields["schema_version"]) != "1" || string(fields["bit_exact"]) != "null" || string(fields["setting_differences"]) != "[]" {
+	if string(fields["schema_version"]) != "2" || string(fields["settings_exact"]) != "null" || string(fields["bit_exact"]) != "null" || string(fields["setting_differences"]) != "[]" {
 		t.Errorf("JSON %s", data)
 	}
 	for _, name := range []string{"concurrency", "ticks", "decode_batches", "decode_tokens", "prefill_tokens", "avg_batch_occupancy",

@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"cmp"
+	"container/heap"
 	"fmt"
 	"slices"
 )
@@ -28,13 +29,16 @@ type account struct {
 	quantum float64 // tokens that a round gives it: its weight in tokens
 	credit  float64 // tokens left of its rounds; never above quantum, negative where it owes
 
-	live   int // accepted turns that have not ended
-	active int // of those, the ones that hold a place
-	passed int // how often newcomers went ahead of it since it was last served
+	live   int     // accepted turns that have not ended
+	active int     // of those, the ones that hold a place
+	queue  []*turn // of those, the ones that wait, in the order of before
+	passed int     // how often newcomers went ahead of it since it was last served
 
 	// Of a pass over the turns; valid within one call.
-	wants   bool // has a turn that the pass looks for
-	pending int  // prompt tokens that its active turns have still to evaluate
+	wants   bool    // has a turn that the pass looks for
+	pending int     // prompt tokens that its active turns have still to evaluate
+	left    float64 // its share
+	at      int     // its place on the ring
 }
 
 // share is what the account has left beside what was promised to its active turns, in rounds.
@@ -76,14 +80,6 @@ func (s *Scheduler) account(tenant string) *account {
 
 func (s *Scheduler) passedOften(a *account) bool { return a.passed >= max(1, s.budget.MaxOvertakings) }
 
-// activeOf is how many places a tenant holds.
-func (s *Scheduler) activeOf(tenant string) int {
-	if a := s.tenants[tenant]; a != nil {
-		return a.active
-	}
-	return 0
-}
-
 // charge counts tokens that were evaluated for a turn. Who has used up its round goes to the end of the ring.
 func (s *Scheduler) charge(t *turn, tokens int) {
 	a := t.account
@@ -95,6 +91,16 @@ func (s *Scheduler) charge(t *turn, tokens int) {
 		copy(s.ring[i:], s.ring[i+1:])
 		s.ring[len(s.ring)-1] = a
 	}
+}
+
+// unused says whether nothing was evaluated for the tenant in this round. It may then come back as the newcomer that it was.
+func (a *account) unused() bool { return a.credit == a.quantum }
+
+// forget closes an account, however long the round still lasts: names cost whoever sends them nothing, and must not gather here.
+func (s *Scheduler) forget(a *account) {
+	delete(s.tenants, a.tenant)
+	i := slices.Index(s.ring, a)
+	s.ring = slices.Delete(s.ring, i, i+1)
 }
 
 // round gives every tenant its quantum. A tenant without turns is remembered until it owes nothing: it cannot come back as a
@@ -129,7 +135,12 @@ func (s *Scheduler) next() *account {
 // endRound lets rounds pass that no one waits in: with everyone served, nobody owes anything, and while only decode steps run, whoever
 // waits gets on.
 func (s *Scheduler) endRound() {
-	s.markWanting(func(t *turn) bool { return t.phase < phaseDecode })
+	for _, a := range s.ring {
+		a.wants = len(a.queue) > 0
+	}
+	for _, t := range s.active {
+		t.account.wants = t.account.wants || t.phase < phaseDecode && !t.marked()
+	}
 	waits := func(a *account) bool { return a.wants }
 	if !slices.ContainsFunc(s.ring, waits) {
 		for _, a := range s.ring {
@@ -143,44 +154,60 @@ func (s *Scheduler) endRound() {
 	}
 }
 
-// markWanting notes whose live turns, in the queue or active, are such.
-func (s *Scheduler) markWanting(such func(*turn) bool) {
+// promotionOrder are the tenants that wait for a place, who is next first: those that hold none, then those that have most left of
+// their share. Of equals it is the order of the ring. It is valid until the next call, and while nothing else changes.
+func (s *Scheduler) promotionOrder() *byShare {
 	for _, a := range s.ring {
-		a.wants = false
-	}
-	for _, t := range s.queue {
-		t.account.wants = t.account.wants || such(t)
-	}
-	for _, t := range s.active {
-		t.account.wants = t.account.wants || such(t) && !t.marked()
-	}
-}
-
-// promotionOrder lists the tenants that wait for a place, who is next first: those that hold none, then those that have most left of
-// their share. Of equals it is the order of the ring. The slice is valid until the next call.
-func (s *Scheduler) promotionOrder() []*account {
-	for _, a := range s.ring {
-		a.pending, a.wants = 0, false
+		a.pending = 0
 	}
 	for _, t := range s.active {
 		t.account.pending += max(0, len(t.req.Prompt)-t.pos)
 	}
-	for _, t := range s.queue {
-		t.account.wants = t.account.wants || s.startable(t)
-	}
 	s.order = s.order[:0]
-	for _, a := range s.ring {
-		if a.wants {
+	for i, a := range s.ring {
+		if slices.ContainsFunc(a.queue, s.startable) {
+			a.left, a.at = a.share(), i
 			s.order = append(s.order, a)
 		}
 	}
-	slices.SortStableFunc(s.order, func(a, b *account) int {
-		if (a.active == 0) != (b.active == 0) {
-			return cmp.Compare(min(a.active, 1), min(b.active, 1))
-		}
-		return cmp.Compare(b.share(), a.share())
-	})
-	return s.order
+	heap.Init(&s.order)
+	return &s.order
+}
+
+// byShare is a heap of accounts: of a thousand tenants that wait, the first few are all that is asked for.
+type byShare []*account
+
+// next takes the next tenant; nil where there is none.
+func (b *byShare) next() *account {
+	if len(*b) == 0 {
+		return nil
+	}
+	return heap.Pop(b).(*account)
+}
+
+func (b byShare) Len() int      { return len(b) }
+func (b byShare) Swap(i, j int) { b[i], b[j] = b[j], b[i] }
+
+func (b byShare) Less(i, j int) bool {
+	x, y := b[i], b[j]
+	if (x.active == 0) != (y.active == 0) {
+		return x.active == 0
+	}
+	if x.left != y.left {
+		return x.left > y.left
+	}
+	return x.at < y.at
+}
+
+// Push implements heap.Interface.
+func (b *byShare) Push(a any) { *b = append(*b, a.(*account)) }
+
+// Pop implements heap.Interface.
+func (b *byShare) Pop() any {
+	last := len(*b) - 1
+	a := (*b)[last]
+	*b = (*b)[:last]
+	return a
 }
 
 // before says which of two turns of a tenant goes first: one that had begun, then the higher priority, then the earlier

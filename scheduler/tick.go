@@ -70,9 +70,25 @@ func (s *Scheduler) markOverdue() {
 			t.mark(failed(FailDeadline, ""))
 		}
 	}
-	for i := len(s.queue) - 1; i >= 0; i-- { // who leaves leaves the queue
-		if t := s.queue[i]; overdue(t) {
-			s.stop(t, failed(FailDeadline, ""))
+	if s.earliest.IsZero() || now.Before(s.earliest) {
+		return
+	}
+	s.earliest = time.Time{}
+	for at := len(s.ring) - 1; at >= 0; at-- { // who leaves leaves the queue, and maybe the ring
+		a := s.ring[at]
+		for i := len(a.queue) - 1; i >= 0; i-- {
+			if t := a.queue[i]; overdue(t) {
+				s.stop(t, failed(FailDeadline, ""))
+			} else {
+				s.expect(t.req.Deadline)
+			}
 		}
+	}
+}
+
+// expect notes the deadline of a turn that waits.
+func (s *Scheduler) expect(deadline time.Time) {
+	if s.earliest.IsZero() || !deadline.IsZero() && deadline.Before(s.earliest) {
+		s.earliest = deadline
 	}
 }

@@ -37,9 +37,9 @@ type turn struct {
 	slot     int     // −1 before it has one
 	pos      int     // positions of its KV
 	tokens   []Token // of this turn, replayed ones included
-	exactLen int     // how far its KV will have come from grid prefill once the prompt is evaluated
+	exactLen int     // how far its KV will be exact, as good as cold, once the prompt is evaluated
 
-	chain []digest // names of the prompt's beginnings on the grid; nil until they are needed
+	chain []digest // names of the prompt's beginnings, one each Facts.unit; nil until they are needed
 	saves []int    // positions at which its KV is to be saved for others
 
 	cached    int        // prompt tokens taken from hot KV, its session's or shared
@@ -49,6 +49,7 @@ type turn struct {
 	tookHot   bool       // the session's earlier KV was handed to this turn
 	kept      bool       // its KV went into the hot store
 
+	follows     bool     // an earlier turn of its session is live
 	account     *account // its tenant's; set while it is live
 	ran         int      // tokens evaluated since it got its place
 	suspensions int      // how often it gave its place to another tenant's turn

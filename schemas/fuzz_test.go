@@ -130,10 +130,11 @@ func FuzzSubject(f *testing.F) {
 }
 
 func FuzzRoute(f *testing.F) {
-	f.Add("1,2", "1700000000000", "2", "1")
-	f.Add("", "x", "-1", "2")
-	f.Fuzz(func(t *testing.T, from, born, hops, fit string) {
-		header := map[string][]string{schemas.HeaderFrom: {from}, schemas.HeaderBorn: {born}, schemas.HeaderHops: {hops}, schemas.HeaderFit: {fit}}
+	f.Add("1,2", "1700000000000", "2", "1", "7")
+	f.Add("", "x", "-1", "2", "0")
+	f.Fuzz(func(t *testing.T, from, born, hops, fit, twin string) {
+		header := map[string][]string{schemas.HeaderFrom: {from}, schemas.HeaderBorn: {born}, schemas.HeaderHops: {hops}, schemas.HeaderFit: {fit},
+			schemas.HeaderTwin: {twin}}
 		r, err := schemas.ParseRoute(header)
 		if err != nil {
 			return

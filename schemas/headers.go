@@ -7,12 +7,13 @@ import (
 	"time"
 )
 
-// The headers of a request that was moved between lanes.
+// The headers of a request that was moved or copied between lanes.
 const (
 	HeaderFrom = "Mesh-From" // stream sequences of the copies before this one, oldest first, with commas
 	HeaderBorn = "Mesh-Born" // stream timestamp of the first copy, Unix milliseconds
 	HeaderHops = "Mesh-Hops" // how often it was moved
 	HeaderFit  = "Mesh-Fit"  // "1": moved to this lane because it fits only there
+	HeaderTwin = "Mesh-Twin" // stream sequence of the request that this is a copy of, and which waits on in its lane
 )
 
 const (
@@ -24,12 +25,13 @@ const (
 	maxHeaderSize = 512
 )
 
-// Route is what the headers say of a request's moves. The zero value is that of a request that was never moved.
+// Route is what the headers say of a request's moves. The zero value is that of a request that was never moved or copied.
 type Route struct {
 	From []uint64  // stream sequences of the copies before this one, oldest first
 	Born time.Time // stream timestamp of the first copy, whole milliseconds; zero if this is the first
 	Hops int
 	Fit  bool
+	Twin uint64 // stream sequence of the request that this is a copy of; 0 for none
 }
 
 // ParseRoute reads the headers of a request; nats.Header fits. Absent ones are zero. The error is a
@@ -68,6 +70,15 @@ func ParseRoute(header map[string][]string) (Route, error) {
 			return Route{}, fieldError(HeaderFit, shown(s), "1 or absent")
 		}
 		r.Fit = true
+	}
+	if s, err := single(header, HeaderTwin); err != nil {
+		return Route{}, err
+	} else if s != "" {
+		seq, ok := parseDecimal(s)
+		if !ok || seq == 0 {
+			return Route{}, fieldError(HeaderTwin, shown(s), "a stream sequence")
+		}
+		r.Twin = seq
 	}
 	return r, nil
 }
@@ -115,6 +126,7 @@ func (r Route) Set(header map[string][]string) {
 	put(HeaderBorn, strconv.FormatInt(r.Born.UnixMilli(), 10), !r.Born.IsZero())
 	put(HeaderHops, strconv.Itoa(r.Hops), r.Hops > 0)
 	put(HeaderFit, "1", r.Fit)
+	put(HeaderTwin, strconv.FormatUint(r.Twin, 10), r.Twin > 0)
 }
 
 // Moved is the route of the copy that a move publishes, where this copy has stream sequence seq and was stored at
@@ -124,7 +136,13 @@ func (r Route) Moved(seq uint64, stored time.Time, fit bool) Route {
 	if len(from) > maxLineage {
 		from = from[len(from)-maxLineage:]
 	}
-	return Route{From: from, Born: r.BornAt(stored), Hops: r.Hops + 1, Fit: fit}
+	return Route{From: from, Born: r.BornAt(stored), Hops: r.Hops + 1, Fit: fit, Twin: r.Twin}
+}
+
+// Copied is the route of a copy that is published while this one, of stream sequence seq and stored at that time, stays where it
+// is. Neither descends from the other: what one of them has begun the other leaves alone.
+func (r Route) Copied(seq uint64, stored time.Time) Route {
+	return Route{From: r.From, Born: r.BornAt(stored), Hops: r.Hops, Twin: seq}
 }
 
 // BornAt is when the request was first stored, in whole milliseconds, for a copy stored at that time. A

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -226,18 +227,18 @@ func TestOtherSubjectsAreRefused(t *testing.T) {
 
 func TestHeadersComeBackAsTheyWere(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		want := schemas.Route{Hops: rapid.IntRange(0, 1000).Draw(t, "hops"), Fit: rapid.Bool().Draw(t, "fit"),
+		want := schemas.Route{Hops: rapid.IntRange(0, 1000).Draw(t, "hops"), Fit: rapid.Bool().Draw(t, "fit"), Twin: rapid.Uint64().Draw(t, "twin"),
 			From: rapid.SliceOfN(rapid.Uint64Range(1, math.MaxUint64), 0, 16).Draw(t, "from")}
 		if ms := rapid.Int64Range(0, 4e12).Draw(t, "born"); ms > 0 {
 			want.Born = time.UnixMilli(ms)
 		}
-		header := map[string][]string{schemas.HeaderFrom: {"stale"}, schemas.HeaderFit: {"stale"}, "Other": {"x"}}
+		header := map[string][]string{schemas.HeaderFrom: {"stale"}, schemas.HeaderFit: {"stale"}, schemas.HeaderTwin: {"stale"}, "Other": {"x"}}
 		want.Set(header)
 		got, err := schemas.ParseRoute(header)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(got.From) != len(want.From) || !got.Born.Equal(want.Born) || got.Hops != want.Hops || got.Fit != want.Fit {
+		if len(got.From) != len(want.From) || !got.Born.Equal(want.Born) || got.Hops != want.Hops || got.Fit != want.Fit || got.Twin != want.Twin {
 			t.Fatalf("got %+v, want %+v", got, want)
 		}
 		for i, seq := range want.From {
@@ -254,6 +255,7 @@ func TestHeadersThatAreNotBelievableAreRefused(t *testing.T) {
 		schemas.HeaderBorn: {"", "0", "-1", "x", "1.5", "18446744073709551615", "253402300800000"},
 		schemas.HeaderHops: {"", "-1", "x", "1001", "1e1"},
 		schemas.HeaderFit:  {"", "0", "true", "2"},
+		schemas.HeaderTwin: {"", "0", "-1", "x", "01", "18446744073709551616"},
 	} {
 		for _, v := range values {
 			_, err := schemas.ParseRoute(map[string][]string{header: {v}})
@@ -264,6 +266,19 @@ func TestHeadersThatAreNotBelievableAreRefused(t *testing.T) {
 	}
 	if r, err := schemas.ParseRoute(nil); err != nil || r.Hops != 0 || r.From != nil {
 		t.Errorf("no headers are %+v, %v; want the zero route", r, err)
+	}
+}
+
+// Else it could take over from a turn that runs on the original.
+func TestCopyDoesNotDescendFromItsOriginal(t *testing.T) {
+	born := time.Date(2030, 1, 1, 0, 0, 0, 123_000_000, time.UTC)
+	moved := schemas.Route{}.Moved(5, born, true)
+	twin := moved.Copied(9, born.Add(time.Minute))
+	if !slices.Equal(twin.From, []uint64{5}) || twin.Twin != 9 || twin.Hops != 1 || twin.Fit || !twin.Born.Equal(born) {
+		t.Errorf("the copy's route is %+v", twin)
+	}
+	if next := twin.Moved(12, born.Add(time.Hour), false); !slices.Equal(next.From, []uint64{5, 12}) || next.Twin != 9 {
+		t.Errorf("moved on it is %+v", next)
 	}
 }
 

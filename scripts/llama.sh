@@ -6,9 +6,9 @@ set -euo pipefail
 readonly llama_version=0.5.0 # the release that both packages below carry
 readonly npm_version=3.22.1
 # Raised when the pins or the layout of a prefix change, so that an older checkout keeps its own.
-readonly revision=2
+readonly revision=3
 # What later builds need of the release's source: headers, the common library, the tools we measure against.
-readonly source_pieces=(LICENSE licenses common vendor include src ggml/include tools/batched-bench tools/server)
+readonly source_pieces=(LICENSE licenses common vendor include src ggml/include tools/batched-bench tools/server tools/mtmd tools/ui/ui.h.in tools/ui/ui.cpp.in)
 # What the binding takes of llama.cpp's common library, without what those files do not need: the engine of chat
 # templates, and the conversion of JSON Schema to grammars.
 readonly common_sources=(jinja/caps jinja/lexer jinja/parser jinja/runtime jinja/string jinja/value json json-schema

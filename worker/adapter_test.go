@@ -81,6 +81,47 @@ func TestRequestWhoseAdapterIsNotHereGoesToANodeThatHasIt(t *testing.T) {
 	m.empty()
 }
 
+func TestTurnOfADeadNodeGoesToTheNodeThatHasItsAdapter(t *testing.T) {
+	m := newMesh(t)
+	first, gate := m.startGated("n1", adapters("bard"))
+	req := withBard("s1", 20)
+	r := m.follow(req, schemas.AnyLane)
+	m.step(gate, 5)
+	r.untilTokens(6)
+	first.Abort()
+	gate.Open()
+	third := schemas.Must(schemas.ParseNode("n3"))
+	second := m.start("n2", adapters("clerk"), func(c *worker.Config, _ *goengine.Config) { c.Peers = fixedPeers{third} }) // gets it first
+	m.poll("the node without the adapter hands it on", func() bool { return m.counter(second, `meshnet_moves_total{cause="fit"}`) == 1 })
+	m.start("n3", adapters("bard"))
+	if final := r.whole(req); final.Node != third {
+		t.Errorf("it ended on %s, want %s", final.Node, third)
+	}
+	starts := r.starts()
+	if last := starts[len(starts)-1]; len(starts) != 2 || last.Node != third || last.ResumeIndex < 6 || !last.Exact {
+		t.Errorf("%d attempts, the last %+v; want two, of which the second goes on", len(starts), last)
+	}
+	m.empty()
+}
+
+func TestTurnOfADeadNodeWhoseAdapterIsNowhereElseIsRefused(t *testing.T) {
+	m := newMesh(t)
+	first, gate := m.startGated("n1", adapters("bard"))
+	req := withBard("s1", 20)
+	r := m.follow(req, schemas.AnyLane)
+	m.step(gate, 5)
+	r.untilTokens(6)
+	first.Abort()
+	gate.Open()
+	m.start("n2", adapters("clerk"))
+	final := r.final()
+	const want = `adapter is "bard"; it must be absent or one of those loaded: clerk`
+	if e := final.Error; e == nil || e.Reason != schemas.RejectedInvalid || e.Field != "adapter" || e.Message != want {
+		t.Errorf("final is %+v with error %+v, want %s of adapter: %s", final, final.Error, schemas.RejectedInvalid, want)
+	}
+	m.empty()
+}
+
 func TestRequestWhoseAdapterIsNowhereIsRefusedWithThoseThereAre(t *testing.T) {
 	m := newMesh(t)
 	m.start("n1", adapters("clerk", "poet"))

@@ -8,7 +8,7 @@ import (
 )
 
 func TestOwnLaneBorrowsAPlaceThatAFetchHasNotUsed(t *testing.T) {
-	p := newPlaces(2)
+	p := newPlaces(2, 0)
 	shared := p.pledge(2)
 	own := p.claim(t.Context())
 	if !own.hold(schemas.Tenant{}) || p.held != 1 || p.pledged != 1 || p.room() != 0 {
@@ -29,7 +29,7 @@ func TestOwnLaneBorrowsAPlaceThatAFetchHasNotUsed(t *testing.T) {
 }
 
 func TestLentPlaceThatIsNotUsedIsThereForItsFetch(t *testing.T) {
-	p := newPlaces(1)
+	p := newPlaces(1, 0)
 	shared := p.pledge(1)
 	p.claim(t.Context()).release()
 	if !shared[0].hold(schemas.Tenant{}) || p.held != 1 || p.pledged != 0 {
@@ -42,7 +42,7 @@ func TestLentPlaceThatIsNotUsedIsThereForItsFetch(t *testing.T) {
 }
 
 func TestFirstPlaceGivenBackIsTheOwnLanes(t *testing.T) {
-	p := newPlaces(1)
+	p := newPlaces(1, 0)
 	running := p.pledge(1)[0]
 	running.hold(schemas.Tenant{})
 	if p.tryClaim() != nil {
@@ -63,7 +63,7 @@ func TestFirstPlaceGivenBackIsTheOwnLanes(t *testing.T) {
 }
 
 func TestLookBorrowsNothing(t *testing.T) {
-	p := newPlaces(2)
+	p := newPlaces(2, 0)
 	shared := p.pledge(1)
 	free := p.take()
 	if free == nil || p.take() != nil {
@@ -75,7 +75,7 @@ func TestLookBorrowsNothing(t *testing.T) {
 }
 
 func TestClaimThatIsGivenUpKeepsNoPlaceBack(t *testing.T) {
-	p := newPlaces(1)
+	p := newPlaces(1, 0)
 	running := p.pledge(1)[0]
 	running.hold(schemas.Tenant{})
 	ctx, cancel := context.WithCancel(t.Context())
@@ -90,7 +90,7 @@ func TestClaimThatIsGivenUpKeepsNoPlaceBack(t *testing.T) {
 }
 
 func TestNothingIsClaimedWhileFetchingHasEndedOrATurnRunsAlone(t *testing.T) {
-	p := newPlaces(2)
+	p := newPlaces(2, 0)
 	p.shut(true)
 	if p.tryClaim() != nil {
 		t.Error("a place was given out while draining")

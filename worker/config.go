@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -58,8 +60,6 @@ type Peers interface {
 	// Fitting is a live node, not self, that serves the model with the adapter, if one is named, and could run a turn of so
 	// many tokens.
 	Fitting(model schemas.Model, adapter schemas.Adapter, tokens int, self schemas.Node) (schemas.Node, bool)
-	// Serving is how many live nodes take turns of the model, self included.
-	Serving(model schemas.Model) int
 	// Live says whether a node was heard of in the last while.
 	Live(node schemas.Node, within time.Duration) bool
 	// Sighted says that the watch on nodes has been without a gap for so long: only then absence means anything.
@@ -110,7 +110,7 @@ type Periods struct {
 	FetchExpiry  time.Duration // 1 s: how long one fetch waits
 	Keepalive    time.Duration // 5 s: how long a turn's stream may be silent
 	LaneSweep    time.Duration // 2 s: how often a worker without room empties its own lane
-	Guests       time.Duration // 250 ms: how often a full worker looks for tenants that have no turn here; where more than 8 serve the model, so much more seldom
+	Guests       time.Duration // 250 ms: how often a full worker looks for tenants that have no turn here
 	Rescue       time.Duration // 10 s: how often lanes of dead nodes are looked for
 	DeadAfter    time.Duration // 15 s: how long a node is silent before it is dead
 	ForgetAfter  time.Duration // 1 h: how long a node is silent before its consumer is deleted
@@ -185,7 +185,7 @@ func (c *Config) complete() error {
 		fail("ack wait is %s; it must be at least twice the fetch expiry of %s", p.AckWait, p.FetchExpiry)
 	}
 	if len(errs) == 0 {
-		errs = append(errs, c.checkAdapters())
+		errs = append(errs, c.checkAdapters(), c.checkWeights())
 		c.completeEngine()
 	}
 	return errors.Join(errs...)
@@ -203,6 +203,17 @@ func (c *Config) checkAdapters() error {
 		}
 	}
 	return nil
+}
+
+// checkWeights refuses weights of tenants that no subject could name.
+func (c *Config) checkWeights() error {
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(c.Scheduler.Weights)) {
+		if _, err := schemas.ParseTenant(name); err != nil {
+			errs = append(errs, fmt.Errorf("worker: weights[%.*q]: %w", scheduler.MaxNameBytes, name, err))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 func (c *Config) completeEngine() {

@@ -236,8 +236,8 @@ func TestABiasOfATokenThatTheModelHasNotIsRefused(t *testing.T) {
 	r := m.read(req.ID())
 	m.submit(req, schemas.AnyLane)
 	final := r.final()
-	if final.Reason != schemas.Rejected || final.Error.Reason != schemas.RejectedInvalid || final.Error.Field != "logit_bias" ||
-		!strings.Contains(final.Error.Message, "logit_bias[1] is 512") {
+	if final.Reason != schemas.Rejected || final.Error.Reason != schemas.RejectedInvalid || final.Error.Field != "sampling.logit_bias[1]" ||
+		!strings.HasPrefix(final.Error.Message, "sampling.logit_bias[1] is 512; it must be a token id in [0, ") {
 		t.Errorf("ended %s: %+v", final.Reason, final.Error)
 	}
 }

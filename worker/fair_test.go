@@ -2,8 +2,12 @@ package worker_test
 
 import (
 	"fmt"
+	"math"
 	"testing"
 	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/vmihailenco/msgpack/v5"
 
 	"github.com/meshnet/node/internal/goengine"
 	"github.com/meshnet/node/scheduler"
@@ -24,11 +28,64 @@ func TestDeadlineOutOfReachIsRejectedAtOnce(t *testing.T) {
 	r = m.read(req.ID())
 	m.submit(req, schemas.AnyLane)
 	final := r.final()
-	if e := final.Error; final.Reason != schemas.Rejected || e == nil || e.Reason != schemas.RejectedDeadline || e.Field != "deadline" ||
+	if e := final.Error; final.Reason != schemas.Rejected || e == nil || e.Reason != schemas.RejectedDeadline || e.Field != "deadline_ms" ||
 		e.Needed <= e.Available || !(e.Available > 0 && e.Available <= 5000) {
 		t.Errorf("final is %+v, error %+v", final, final.Error)
 	}
 	m.empty()
+}
+
+// Of a node that has measured nothing yet: it refuses what no node could do, and nothing else.
+func TestAbsurdDeadlinesOnANodeThatHasJustStarted(t *testing.T) {
+	m := newMesh(t)
+	m.start("n1")
+	for i, c := range []struct {
+		ms, born int64 // born: before now, in ms
+		reason   schemas.EndReason
+		cause    schemas.Cause
+		refusal  schemas.Reason
+	}{
+		{ms: -1, reason: schemas.Rejected, refusal: schemas.RejectedInvalid},
+		{ms: math.MinInt64, reason: schemas.Rejected, refusal: schemas.RejectedInvalid},
+		{ms: 3_600_001, reason: schemas.Rejected, refusal: schemas.RejectedInvalid},
+		{ms: math.MaxInt64, reason: schemas.Rejected, refusal: schemas.RejectedInvalid},
+		{ms: 253402300799999, reason: schemas.Rejected, refusal: schemas.RejectedInvalid}, // the year 9999, for who takes it for a date
+		{ms: 1, born: 1000, reason: schemas.Failed, cause: schemas.CauseDeadline},
+		{ms: 3_600_000, born: 3_600_001, reason: schemas.Failed, cause: schemas.CauseDeadline},
+		{ms: 0, reason: schemas.Completed},
+		{ms: 3_600_000, reason: schemas.Completed},
+		{ms: 3_600_000, born: -1 << 40, reason: schemas.Completed}, // no request is younger than it is
+	} {
+		req := request(fmt.Sprint("s", i), 1, 4)
+		req.DeadlineMS = c.ms
+		r := m.read(req.ID())
+		route := schemas.Route{}
+		if c.born != 0 {
+			route.Born = time.Now().Add(-time.Duration(c.born) * time.Millisecond)
+		}
+		m.publishUnchecked(req, route)
+		final := r.final()
+		var refusal schemas.Reason
+		if final.Error != nil {
+			refusal = final.Error.Reason
+		}
+		if final.Reason != c.reason || final.Cause != c.cause || refusal != c.refusal {
+			t.Errorf("deadline_ms %d, born %d ms ago: %s %s %s, want %s %s %s", c.ms, c.born, final.Reason, final.Cause, refusal, c.reason, c.cause, c.refusal)
+		}
+	}
+	m.empty()
+}
+
+// publishUnchecked publishes a request that need not be valid into the lane of all.
+func (m *mesh) publishUnchecked(r *schemas.Request, route schemas.Route) {
+	m.t.Helper()
+	r.V = 1
+	data, err := msgpack.Marshal(r)
+	m.check(err)
+	msg := &nats.Msg{Subject: prefix.Request(r.Model, schemas.AnyLane, r.Tenant), Header: nats.Header{}, Data: data}
+	route.Set(msg.Header)
+	_, err = m.js.PublishMsg(m.ctx, msg)
+	m.check(err)
 }
 
 // Three turns of one tenant, and KV for one at a time.
@@ -155,6 +212,15 @@ func TestFloodOfOneTenantIsDeliveredOnce(t *testing.T) {
 	}
 }
 
+// stepUntilSuspended lets the engine decode until so many sessions are suspended.
+func (m *mesh) stepUntilSuspended(n *node, gate *goengine.Gate, sessions float64) {
+	m.t.Helper()
+	for m.counter(n, "meshnet_suspended_sessions") != sessions {
+		m.arrived(gate)
+		gate.Pass()
+	}
+}
+
 // A second request of a guest's tenant, passed over while the first one ran, is found again once that has ended.
 func TestGuestsOfATenantComeOneAfterTheOther(t *testing.T) {
 	m := newMesh(t)
@@ -175,17 +241,10 @@ func TestGuestsOfATenantComeOneAfterTheOther(t *testing.T) {
 		guests, readers = append(guests, req), append(readers, m.read(req.ID()))
 		m.submit(req, schemas.AnyLane)
 	}
-	// step lets the engine decode until so many sessions are suspended.
-	step := func(suspended float64) {
-		for m.counter(n, "meshnet_suspended_sessions") != suspended {
-			m.arrived(gate)
-			gate.Pass()
-		}
-	}
 	for i := range guests {
 		m.poll("a guest waits", func() bool { return m.counter(n, `meshnet_admissions_total{reason="queued"}`) == float64(i+1) })
-		step(1)
-		step(0)
+		m.stepUntilSuspended(n, gate, 1)
+		m.stepUntilSuspended(n, gate, 0)
 	}
 	for _, req := range flood {
 		if rec := m.ledger(req.ID()); rec != nil {

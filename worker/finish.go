@@ -53,6 +53,7 @@ func (t *turn) conclude(end ending) error {
 	if err := t.lease.ack(t.ctx); err != nil {
 		return err
 	}
+	t.s.dropTwin(t.leased())
 	t.s.metrics.ended(outcome)
 	t.s.log.Info("turn done", "turn", t.id, "attempt", outcome.Attempt, "reason", outcome.Reason, "cause", outcome.Cause,
 		"prompt_tokens", end.Usage.Prompt, "new_tokens", end.Usage.New, "ms", time.Since(t.claimed).Milliseconds())
@@ -319,7 +320,11 @@ func (s *Service) republish(ctx context.Context, d *delivery, rec ledger.Record)
 	if err := s.tell(ctx, nil, d.id, rec); err != nil {
 		return err
 	}
-	return d.lease.ack(ctx)
+	if err := d.lease.ack(ctx); err != nil {
+		return err
+	}
+	s.dropTwin(d)
+	return nil
 }
 
 // tell publishes the bytes of a done record: the final, after the tokens of out where it is not nil, and the work

@@ -137,6 +137,14 @@ func gated(gate *goengine.Gate) setup {
 	return func(_ *worker.Config, e *goengine.Config) { e.OnCall = gate.Hold }
 }
 
+// noGuests is that no session gives way to another.
+func (m *mesh) noGuests(c *worker.Config, e *goengine.Config) {
+	engine, err := goengine.New(*e)
+	m.check(err)
+	c.Scheduler.Budget = scheduler.DefaultBudget(engine.Facts())
+	c.Scheduler.Budget.SuspendBudgetBytes = 0
+}
+
 func slots(n int) setup { return func(_ *worker.Config, e *goengine.Config) { e.Slots = n } }
 
 func tokenize(limit int, text string, _ bool) ([]int32, error) {

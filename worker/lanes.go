@@ -170,7 +170,7 @@ func (s *Service) empty(ctx context.Context, node schemas.Node) error {
 // laneBatch is how many requests are moved at once.
 const laneBatch = 32
 
-// fetchAndMove takes what waits at a consumer without a place for it.
+// fetchAndMove takes what waits at a consumer, without a place for it unless it is a guest's.
 func (s *Service) fetchAndMove(ctx context.Context, consumer jetstream.Consumer, rescue bool) error {
 	for ctx.Err() == nil {
 		sent := time.Now()
@@ -181,6 +181,12 @@ func (s *Service) fetchAndMove(ctx context.Context, consumer jetstream.Consumer,
 		n := 0
 		for msg := range batch.Messages() {
 			n++
+			if !rescue {
+				if place := s.admit(msg); place != nil {
+					s.tasks.Go(func() { s.accept(msg, sent, place, false) })
+					continue
+				}
+			}
 			s.accept(msg, sent, nil, rescue)
 		}
 		if n < laneBatch || batch.Error() != nil {

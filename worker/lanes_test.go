@@ -116,7 +116,6 @@ func (p fixedPeers) Fitting(schemas.Model, schemas.Adapter, int, schemas.Node) (
 	return p.other, true
 }
 func (p fixedPeers) Live(schemas.Node, time.Duration) bool { return true }
-func (p fixedPeers) Serving(schemas.Model) int             { return 1 }
 func (p fixedPeers) Sighted(time.Duration) bool            { return false }
 
 func TestRequestTooLargeHereGoesToANodeWhereItFits(t *testing.T) {

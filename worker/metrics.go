@@ -111,7 +111,7 @@ func (m *metrics) fill() {
 	for _, cause := range moveCauses() {
 		m.moves.WithLabelValues(cause)
 	}
-	for _, kind := range []string{"token", "final", "work", "move"} {
+	for _, kind := range []string{"token", "final", "work", "move", "copy"} {
 		m.publishErrors.WithLabelValues(kind)
 	}
 	for _, result := range []string{"ok", "error"} {

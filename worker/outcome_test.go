@@ -196,7 +196,7 @@ func TestInvalidRequestIsRejectedWithItsField(t *testing.T) {
 		reason schemas.Reason
 		field  string
 	}{
-		"token beyond the vocabulary": {func(r *schemas.Request) { r.Prompt, r.TokenIDs = nil, []int64{5, 5000} }, schemas.RejectedInvalid, "token_ids"},
+		"token beyond the vocabulary": {func(r *schemas.Request) { r.Prompt, r.TokenIDs = nil, []int64{5, 5000} }, schemas.RejectedInvalid, "token_ids[1]"},
 		"more than the context":       {func(r *schemas.Request) { r.MaxNewTokens = 1000 }, schemas.RejectedContext, "max_new_tokens"},
 	} {
 		req := request(strings.ReplaceAll(name, " ", "-"), 1, 5)

@@ -15,6 +15,7 @@ import (
 // kills workers, runs alone.
 type places struct {
 	limit    int           // turns that run at once
+	spare    int           // places beyond them for guests, to whom running turns give way
 	freed    chan struct{} // has room for one: something was given back
 	returned chan struct{} // likewise, for whoever claims a place
 
@@ -32,8 +33,8 @@ type places struct {
 	waiting  []*seat                // first come, first seated
 }
 
-func newPlaces(limit int) *places {
-	return &places{limit: limit, freed: make(chan struct{}, 1), returned: make(chan struct{}, 1), tenants: map[schemas.Tenant]int{}}
+func newPlaces(limit, spare int) *places {
+	return &places{limit: limit, spare: spare, freed: make(chan struct{}, 1), returned: make(chan struct{}, 1), tenants: map[schemas.Tenant]int{}}
 }
 
 // room is how many requests may be fetched now from the lane of all.
@@ -83,21 +84,40 @@ func (p *places) pledge(n int) []*place {
 	return slices.Clone(p.lendable)
 }
 
-// pledgeGuests takes a place beyond the limit for each of those tenants that have no request here, for turns to which running ones give
-// way: while all places are held, and no more than the limit again. Guests are the tenants meant.
-func (p *places) pledgeGuests(waiting []schemas.Tenant) (guests map[schemas.Tenant]bool, taken []*place) {
+// guests are those of the tenants that have no request here, and how many of them can get a place all the same. There is none for
+// guests while a place is free for anyone.
+func (p *places) guests(waiting []schemas.Tenant) (guests []schemas.Tenant, room int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closed || p.lonely > 0 || p.held < p.limit {
-		return nil, nil
+	if p.held < p.limit {
+		return nil, 0
 	}
-	guests = map[schemas.Tenant]bool{}
 	for _, tenant := range waiting {
 		if p.tenants[tenant] == 0 {
-			guests[tenant] = true
+			guests = append(guests, tenant)
 		}
 	}
-	return guests, p.pledgeLocked(min(len(guests), 2*p.limit-p.pledged-p.held-p.ending))
+	return guests, p.spareLocked()
+}
+
+// spareLocked is how many more guests there are places for.
+func (p *places) spareLocked() int {
+	if p.closed || p.lonely > 0 {
+		return 0
+	}
+	return max(0, p.limit+p.spare-p.pledged-p.held-p.ending)
+}
+
+// admit takes a place for a request that has come without one, where its tenant has no other here. It is nil if there is none.
+func (p *places) admit(tenant schemas.Tenant) *place {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.tenants[tenant] > 0 || p.spareLocked() == 0 {
+		return nil
+	}
+	place := &place{of: p, state: placeHeld, tenant: tenant}
+	p.count(placeHeld, tenant, 1)
+	return place
 }
 
 // pledgeLocked pledges n places.

@@ -16,7 +16,7 @@ func granted(s *seat) bool {
 }
 
 func TestRoomIsWhatIsNeitherPledgedNorHeld(t *testing.T) {
-	p := newPlaces(3)
+	p := newPlaces(3, 0)
 	first := p.pledge(2)
 	if p.room() != 1 || len(p.pledge(5)) != 1 || p.room() != 0 {
 		t.Error("more was pledged than there is")
@@ -38,7 +38,7 @@ func TestRoomIsWhatIsNeitherPledgedNorHeld(t *testing.T) {
 }
 
 func TestEndedTurnsDoNotPileUpWithoutBound(t *testing.T) {
-	p := newPlaces(2)
+	p := newPlaces(2, 0)
 	for range 2 {
 		for _, place := range p.pledge(2) {
 			place.hold(schemas.Tenant{})
@@ -51,7 +51,7 @@ func TestEndedTurnsDoNotPileUpWithoutBound(t *testing.T) {
 }
 
 func TestTurnOfManyAttemptsRunsAlone(t *testing.T) {
-	p := newPlaces(4)
+	p := newPlaces(4, 0)
 	a, b := p.seat(false), p.seat(false)
 	if !granted(a) || !granted(b) {
 		t.Fatal("ordinary turns are not seated together")
@@ -73,7 +73,7 @@ func TestTurnOfManyAttemptsRunsAlone(t *testing.T) {
 }
 
 func TestSeatThatIsNoLongerWantedIsPassedOn(t *testing.T) {
-	p := newPlaces(4)
+	p := newPlaces(4, 0)
 	a := p.seat(false)
 	alone := p.seat(true)
 	behind := p.seat(false)

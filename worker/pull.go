@@ -16,7 +16,7 @@ import (
 
 // puller fetches requests: never more than there are free places. They are given out by places (pledge for
 // the lane of all, claim and take for this node's own), and there is one function that fetches into them (fetch). A worker that is
-// full remembers by the places' signals that it owes a fetch. Beyond them there is room for guests, to whom others give way (pullGuests).
+// full remembers by the places' signals that it owes a fetch. Beyond them there is room for guests, to whom others give way (pullFull).
 type puller struct {
 	s     *Service
 	hints chan struct{} // has room for one: something was published into this node's own lane
@@ -62,8 +62,7 @@ func (p *puller) run(ctx context.Context) error {
 	}
 	fail(p.pullOwn)
 	fail(p.pullShared)
-	fail(p.pullGuests)
-	fail(p.sweep)
+	fail(p.pullFull)
 	fail(p.watch)
 	<-ctx.Done()
 	return context.Cause(ctx)
@@ -200,17 +199,24 @@ func (p *puller) tenantOf(msg jetstream.Msg) schemas.Tenant {
 	return subject.Tenant
 }
 
-// sweep empties the own lane while there is no room here.
-func (p *puller) sweep(ctx context.Context) error {
-	tick := time.NewTicker(p.s.cfg.Periods.LaneSweep)
-	defer tick.Stop()
+// pullFull is what there is to do while there is no room here: the own lane is emptied, and guests are looked for. It is the only one
+// that takes requests for which it has no place.
+func (p *puller) pullFull(ctx context.Context) error {
+	sweep, look := time.NewTicker(p.s.cfg.Periods.LaneSweep), time.NewTicker(p.s.cfg.Periods.Guests)
+	defer sweep.Stop()
+	defer look.Stop()
+	g := newGuests(p)
 	for {
+		came := false
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-tick.C:
+		case <-look.C:
+			came = g.look(ctx)
+		case <-sweep.C:
+			came = p.s.places.full()
 		}
-		if !p.s.places.full() {
+		if !came {
 			continue
 		}
 		if err := p.s.fetchAndMove(ctx, p.own, false); err != nil {

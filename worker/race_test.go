@@ -96,7 +96,7 @@ func TestMoveIntoAFullLaneLosesNothing(t *testing.T) {
 	m := newMesh(t)
 	gate := goengine.NewGate(goengine.OpDecode)
 	one := func(c *worker.Config, e *goengine.Config) { c.TenantQuota, e.Slots = 1, 1 }
-	n := m.start("n1", gated(gate), one)
+	n := m.start("n1", gated(gate), one, m.noGuests)
 	defer gate.Open()
 	running, waiting, own := request("s1", 1, 5), request("s2", 1, 5), request("s3", 1, 5)
 	running.Tenant = schemas.Must(schemas.ParseTenant("other")) // of another quota

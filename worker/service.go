@@ -75,13 +75,17 @@ func New(cfg Config) (*Service, error) {
 	if err != nil {
 		return nil, err
 	}
+	spare := 0
+	if cfg.Scheduler.Budget.SuspendBudgetBytes > 0 {
+		spare = sched.ActiveCap()
+	}
 	s := &Service{
 		cfg:    cfg,
 		log:    cfg.Log.With("node", cfg.Node.String()),
 		facts:  cfg.Engine.Facts(),
 		prints: cfg.Engine.Fingerprints(),
 		sched:  sched,
-		places: newPlaces(sched.ActiveCap()),
+		places: newPlaces(sched.ActiveCap(), spare),
 		turns:  newTurns(),
 	}
 	s.metrics = newMetrics(s)

@@ -49,6 +49,21 @@ func TestConfigErrorsNameEachField(t *testing.T) {
 	}
 }
 
+// Their tenants could never send anything: who wrote them meant another name.
+func TestWeightsOfNamesThatNoTenantHasAreRefused(t *testing.T) {
+	m := &mesh{t: t}
+	cfg, _ := m.config("n1", func(c *worker.Config, _ *goengine.Config) {
+		c.Scheduler.Weights = map[string]float64{"acme": 2, "a.b": 2, "*": 2, "": 2, "ä": 2, "x y": 2, "nul\x00": 2, strings.Repeat("n", 65): 2}
+	})
+	_, err := worker.New(cfg)
+	if err == nil {
+		t.Fatal("they are taken")
+	}
+	if n := strings.Count(err.Error(), "weights["); n != 7 || strings.Contains(err.Error(), "acme") {
+		t.Errorf("%d names are refused, want 7: %v", n, err)
+	}
+}
+
 func TestStoresAreProvisionedAsTheProtocolSays(t *testing.T) {
 	m := newMesh(t)
 	m.start("n1")

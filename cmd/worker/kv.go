@@ -47,7 +47,8 @@ func (c *kvFlags) openSpill(env *environment, engine *llama.Engine) (*spill.Stor
 		return nil, nil
 	}
 	store, err := spill.Open(spill.Options{
-		Dir: c.KVSpill, BudgetBytes: int64(c.KVSpillBudget), Recipes: scheduler.Recipes(engine), Load: engine.LoadState, Log: env.log,
+		Dir: c.KVSpill, BudgetBytes: int64(c.KVSpillBudget), Recipes: scheduler.Recipes(engine), Exact: engine.Fingerprints().Exact,
+		Load: engine.LoadState, Log: env.log,
 	})
 	if errors.Is(err, spill.ErrInUse) {
 		return nil, &exitError{exitUsage, err}

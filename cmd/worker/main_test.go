@@ -19,6 +19,7 @@ import (
 	"github.com/meshnet/node/llama"
 
 	"github.com/meshnet/node/models"
+	"github.com/meshnet/node/scheduler"
 )
 
 // asWorker makes the test binary behave as the worker, for tests that need a process of their own.
@@ -287,6 +288,27 @@ func TestAnExactSweepRestoresKVAndSaysWhenItCannot(t *testing.T) {
 	code, doc = sweep("--prefill-chunk", "256")
 	if code != exitFailed || doc.Certified || !strings.Contains(doc.Unproven, "no KV was reused") {
 		t.Errorf("with nothing to restore: exit %d, certified %t, unproven %q", code, doc.Certified, doc.Unproven)
+	}
+}
+
+func TestAnExactSweepFailsWhereKeptKVChangesABit(t *testing.T) {
+	yes, no := true, false
+	for _, c := range []struct {
+		exact bool
+		want  error
+	}{{false, nil}, {true, errKeptNotExact}} {
+		report := &scheduler.SweepReport{
+			Results:        []scheduler.SweepResult{{Concurrency: 1, MaxBatchOccupancy: 1}, {Concurrency: 2, MaxBatchOccupancy: 2}},
+			CorruptionFree: true, BitExact: &yes, SettingsExact: &no,
+			SettingDifferences: []scheduler.SettingDifference{{Setting: scheduler.SettingHot, Against: scheduler.SettingAfresh, TokensEqual: true,
+				BitsEqual: &no, FirstDifference: &scheduler.Difference{Session: "s0"}}},
+		}
+		var stdout bytes.Buffer
+		sweep := &sweepCommand{modelFlags: modelFlags{Exact: c.exact}}
+		err := sweep.print(newEnvironment(t.Context(), nil, &stdout, io.Discard), llama.ModelFacts{}, report)
+		if !errors.Is(err, c.want) || !strings.Contains(stdout.String(), "hot vs afresh          same tokens, not the same bits") {
+			t.Errorf("exact %t: error %v, want %v; stdout %q", c.exact, err, c.want, &stdout)
+		}
 	}
 }
 

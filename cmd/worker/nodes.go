@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -83,16 +85,39 @@ func printNodes(w io.Writer, nodes []capability.Entry, now time.Time) error {
 		return err
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	if _, err := fmt.Fprintln(t, "NODE\tMODEL\tSTATE\tACTIVE\tQUEUE\tKV\tHOT\tTOKENS/S\tREJECTED\tSEEN"); err != nil {
+	const head = "NODE\tMODEL\tSTATE\tACTIVE\tQUEUE\tKV\tHOT\tTOKENS/S\tREJECTED\tSEEN"
+	adapted := slices.ContainsFunc(nodes, func(n capability.Entry) bool { return len(n.Ad.Model.Adapters) > 0 })
+	if _, err := fmt.Fprintln(t, withColumn(head, "ADAPTERS", adapted)); err != nil {
 		return err
 	}
 	for _, n := range nodes {
 		tel := &n.Ad.Telemetry
-		if _, err := fmt.Fprintf(t, "%s\t%s\t%s\t%d/%d\t%d/%d\t%.0f %%\t%d\t%.0f\t%d\t%s ago\n", n.Ad.Node, n.Ad.Model.Name, n.Ad.State,
+		line := fmt.Sprintf("%s\t%s\t%s\t%d/%d\t%d/%d\t%.0f %%\t%d\t%.0f\t%d\t%s ago", n.Ad.Node, n.Ad.Model.Name, n.Ad.State,
 			tel.ActiveSessions, tel.MaxActiveSessions, tel.QueueDepth, tel.MaxQueueDepth, 100*tel.KVPressure, tel.HotSessions,
-			tel.DecodeTokensPerSec10s, tel.RejectedAdmissionsTotal, now.Sub(n.Seen).Round(100*time.Millisecond)); err != nil {
+			tel.DecodeTokensPerSec10s, tel.RejectedAdmissionsTotal, now.Sub(n.Seen).Round(100*time.Millisecond))
+		if _, err := fmt.Fprintln(t, withColumn(line, adapterNames(&n.Ad.Model), adapted)); err != nil {
 			return err
 		}
 	}
 	return t.Flush()
+}
+
+// withColumn adds a last column to a line of a table, where it has one.
+func withColumn(line, text string, has bool) string {
+	if !has {
+		return line
+	}
+	return line + "\t" + text
+}
+
+// adapterNames lists what requests to a node may choose from.
+func adapterNames(m *schemas.ModelInfo) string {
+	if len(m.Adapters) == 0 {
+		return "-"
+	}
+	var names []string
+	for _, a := range m.Adapters {
+		names = append(names, a.Name.String())
+	}
+	return strings.Join(names, ",")
 }

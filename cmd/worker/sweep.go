@@ -27,9 +27,10 @@ type sweepCommand struct {
 // Help is the long help of the command.
 func (sweepCommand) Help() string {
 	return `Runs the same requests at each level, with a fresh engine each time: cold, from restored KV, and beside a
-session that is cancelled midway. Exits 1 when a session's tokens depend on the crowd; with --exact also
-when a single bit of its logits does; and when there was too little of a crowd to say so. With --exact the
-prefill chunk is half the longest prompt, at most 256, so that there are whole chunks to restore.
+session that is cancelled midway. "hot vs afresh" compares turns on restored KV with the same turns on none.
+Exits 1 when a session's tokens depend on the crowd; with --exact also when a single bit of its logits does, or
+differs from the same turn without restored KV or without a neighbour; and when there was too little of a
+crowd to say so. With --exact the prefill chunk is half the longest prompt, at most 256, so that there are whole chunks to restore.
 
 Examples:
   worker sweep
@@ -190,15 +191,18 @@ type sweepDocument struct {
 	Unproven  string `json:"unproven,omitempty"` // why equal tokens and bits prove nothing
 }
 
-// The two ways to fail a sweep.
+// The ways to fail a sweep.
 var (
-	errCorrupt  = errors.New("tokens depend on the crowd: the report's first difference shows where")
+	errCorrupt      = errors.New("tokens depend on the crowd: the report's first difference shows where")
+	errKeptNotExact = errors.New("no crowd changes a bit, but with --exact kept KV or a cancelled neighbour should not either; " +
+		"the report says which does, and setting_differences where")
 	errNotExact = errors.New("tokens are the same in every crowd, but with --exact their logits should be so to the bit; " +
 		"the report's first difference shows where (F16 weights never are)")
 )
 
 func (c *sweepCommand) print(env *environment, facts llama.ModelFacts, report *scheduler.SweepReport) error {
-	same := report.CorruptionFree && (!c.Exact || report.BitExact != nil && *report.BitExact)
+	exact := func(bits *bool) bool { return !c.Exact || bits != nil && *bits }
+	same := report.CorruptionFree && exact(report.BitExact) && exact(report.SettingsExact)
 	unproven := report.Unproven()
 	certified := same && unproven == ""
 	var err error
@@ -216,7 +220,9 @@ func (c *sweepCommand) print(env *environment, facts llama.ModelFacts, report *s
 		return errCorrupt
 	case same:
 		return fmt.Errorf("no difference, but no proof either: %s", unproven)
-	default:
+	case !exact(report.BitExact):
 		return errNotExact
+	default:
+		return errKeptNotExact
 	}
 }

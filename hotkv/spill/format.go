@@ -20,7 +20,8 @@ import (
 //	0  magic "MNSP"     40 epoch                       60 tokens                  72 blob bytes
 //	4  version          48 last use, Unix nanoseconds  64 length of the tenant    80 CRC-32C of token ids and blob
 //	8  SHA-256 of the   56 exact_len                   66 length of the session   84 CRC-32C of all before it, and of
-//	   recipe                                          68 zero                       the names
+//	   recipe                                          68 CRC-32C of the exact       the names
+//	                                                      fingerprint
 const (
 	magic      = "MNSP"
 	version    = 1
@@ -44,7 +45,7 @@ type header struct {
 	used             int64 // Unix nanoseconds
 	exactLen, tokens int
 	blob             int64 // bytes
-	sum              uint32
+	exact, sum       uint32
 }
 
 func headerOf(e *hotkv.Entry) header {
@@ -75,12 +76,16 @@ func (h *header) bytes() []byte {
 	le.PutUint32(b[60:], uint32(h.tokens))
 	le.PutUint16(b[64:], uint16(len(h.key.Tenant)))
 	le.PutUint16(b[66:], uint16(len(h.key.Session)))
+	le.PutUint32(b[68:], h.exact)
 	le.PutUint64(b[72:], uint64(h.blob))
 	le.PutUint32(b[80:], h.sum)
 	b = append(append(b, h.key.Tenant...), h.key.Session...)
 	le.PutUint32(b[84:], headerSum(b))
 	return b
 }
+
+// exactMark stands for an exact fingerprint.
+func exactMark(fingerprint string) uint32 { return crc32.Checksum([]byte(fingerprint), castagnoli) }
 
 func headerSum(b []byte) uint32 {
 	return crc32.Update(crc32.Checksum(b[:84], castagnoli), castagnoli, b[headerSize:])
@@ -117,7 +122,7 @@ func readHeader(r io.Reader, size int64, recipes map[digest]string) (header, err
 	h := header{
 		key:   hotkv.Key{Tenant: names[:tenant], Session: names[tenant:]},
 		epoch: le.Uint64(b[40:]), used: int64(le.Uint64(b[48:])), exactLen: int(le.Uint32(b[56:])), tokens: int(le.Uint32(b[60:])),
-		blob: int64(le.Uint64(b[72:])), sum: le.Uint32(b[80:]),
+		exact: le.Uint32(b[68:]), blob: int64(le.Uint64(b[72:])), sum: le.Uint32(b[80:]),
 	}
 	if h.blob < 0 || h.fileSize() != size {
 		return header{}, fmt.Errorf("%w: %d bytes, the header says %d", errCorrupt, size, h.fileSize())
@@ -182,9 +187,10 @@ func readEntry(r io.Reader, h *header, load func(int64, io.Reader) (hotkv.State,
 	}, nil
 }
 
-// writeEntry writes a whole file.
-func writeEntry(w io.Writer, e *hotkv.Entry) error {
+// writeEntry writes a whole file. exact is the mark of the exact fingerprint.
+func writeEntry(w io.Writer, e *hotkv.Entry, exact uint32) error {
 	h := headerOf(e)
+	h.exact = exact
 	ids := make([]byte, 0, len(e.Tokens)*tokenBytes)
 	for _, id := range e.Tokens {
 		ids = binary.LittleEndian.AppendUint32(ids, uint32(id))

@@ -105,7 +105,11 @@ func (s *Store) load(it *item) (hotkv.Entry, error) {
 	if h.key != it.key || h.epoch != it.epoch {
 		return hotkv.Entry{}, errCorrupt
 	}
-	return readEntry(file, &h, s.o.Load)
+	e, err := readEntry(file, &h, s.o.Load)
+	if h.exact != exactMark(s.o.Exact) {
+		e.ExactLen = 0
+	}
+	return e, err
 }
 
 func causeOfRead(err error) Lost {

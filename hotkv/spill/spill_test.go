@@ -183,6 +183,24 @@ func TestFilesOfAnotherRecipeAreRemovedAndCounted(t *testing.T) {
 	}
 }
 
+func TestKVThatWasSavedUnderAnotherExactFingerprintIsNotExact(t *testing.T) {
+	r := newRig(t, func(o *spill.Options) { o.Exact = "grid 64" })
+	for _, test := range []struct {
+		exact    string
+		exactLen int
+	}{{"grid 64", 2}, {"grid 256", 0}} {
+		r.Offer(r.memory.entry("a", 1, 0))
+		r.reopen(func(o *spill.Options) { o.Exact = test.exact })
+		e, ok := r.fetch(session("a"), 1)
+		if !ok || e.ExactLen != test.exactLen {
+			t.Errorf("%s: hit is %t, exact to %d, want one exact to %d", test.exact, ok, e.ExactLen, test.exactLen)
+		}
+		if ok {
+			e.State.Free()
+		}
+	}
+}
+
 // An engine has a recipe for its model without an adapter and one with each.
 func TestKVComesBackUnderTheRecipeItWasHandedOverUnder(t *testing.T) {
 	r := newRig(t)

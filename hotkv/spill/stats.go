@@ -7,6 +7,7 @@ type Lost string
 
 // The causes of a loss. KV that was fenced, removed, replaced or fetched is not lost.
 const (
+	LostSave     Lost = "save"      // the engine could not save it
 	LostBudget   Lost = "budget"    // it made room for others
 	LostTooLarge Lost = "too-large" // it exceeds the whole budget by itself
 	LostBacklog  Lost = "backlog"   // the disk did not keep up
@@ -18,7 +19,7 @@ const (
 
 // LostCauses lists every cause of a loss.
 func LostCauses() []Lost {
-	return []Lost{LostBudget, LostTooLarge, LostBacklog, LostWrite, LostRead, LostCorrupt, LostRecipe}
+	return []Lost{LostSave, LostBudget, LostTooLarge, LostBacklog, LostWrite, LostRead, LostCorrupt, LostRecipe}
 }
 
 // Stats is what a store holds now and has done since Open.

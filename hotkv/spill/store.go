@@ -33,6 +33,7 @@ type Options struct {
 	BacklogBytes int64  // KV in memory that waits to be written; what comes beyond is dropped; 0 is 256 MiB
 
 	Recipes []string // restore fingerprints of the engine, one without an adapter and one with each: no other's KV is ever loaded
+	Exact   string   // the engine's exact fingerprint: of KV that was saved under another, no part counts as exact
 	// Load makes a state of a blob, of which it reads all size bytes. It is called on any goroutine, several at once.
 	Load func(size int64, r io.Reader) (hotkv.State, error)
 
@@ -155,6 +156,13 @@ func (s *Store) Offer(e hotkv.Entry) { s.offer(e, true) }
 
 // Keep is Offer whatever waits already, for what is left in the end: the memory is used, and nothing comes after it.
 func (s *Store) Keep(e hotkv.Entry) { s.offer(e, false) }
+
+// Lose counts KV that was to be offered and could not be saved.
+func (s *Store) Lose() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.counts.lost[LostSave]++
+}
 
 func (s *Store) offer(e hotkv.Entry, bounded bool) {
 	if s == nil {

@@ -63,7 +63,7 @@ func (s *Store) create(name string, e *hotkv.Entry) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(writeEntry(w, e), w.Close())
+	return errors.Join(writeEntry(w, e, exactMark(s.o.Exact)), w.Close())
 }
 
 // makeRoom removes the least recently used files until the item's fits, and counts it. False where it does not.

@@ -29,6 +29,7 @@ type Config struct {
 	Slots         int // KV streams; 4
 	ContextTokens int // positions of each slot; 512
 	PrefillChunk  int // the grid, in tokens; 32
+	LeastChunk    int // what Facts reports: positions in shorter chunks, and decoded ones, come out otherwise; 0: all come out alike
 	Vocab         int // tokens of the vocabulary; 512
 	Mode          Mode
 	Window        int // positions that Mode Window attends to; 64
@@ -98,6 +99,8 @@ func (c Config) validate() error {
 		}
 	}
 	switch {
+	case c.LeastChunk < 0 || c.LeastChunk > (c.PrefillChunk+1)/2:
+		return fmt.Errorf("goengine: LeastChunk is %d, must be in [0, %d]", c.LeastChunk, (c.PrefillChunk+1)/2)
 	case c.Mode > Echo:
 		return fmt.Errorf("goengine: Mode is %d, the largest is %d", c.Mode, Echo)
 	case c.Dim%c.Heads != 0 || c.Dim/c.Heads%2 != 0:
@@ -126,7 +129,7 @@ func (c Config) cellFloats() int {
 
 func (c Config) facts(weightBytes int64) scheduler.Facts {
 	facts := scheduler.Facts{
-		Slots: c.Slots, ContextTokens: c.ContextTokens, VocabTokens: c.Vocab, PrefillChunk: c.PrefillChunk,
+		Slots: c.Slots, ContextTokens: c.ContextTokens, VocabTokens: c.Vocab, PrefillChunk: c.PrefillChunk, LeastChunk: c.LeastChunk,
 		BytesPerToken: int64(c.cellFloats()) * floatBytes, WeightBytes: weightBytes,
 		LastLayer: c.Layers - 1, Head: true, Tail: true,
 		Adapters: c.adapters(), Exact: c.Exact, Trim: scheduler.TrimAny, CanPad: true, Audit: c.Audit, Threads: 1,
@@ -154,6 +157,6 @@ func (c Config) fingerprints() scheduler.Fingerprints {
 		c.Mode, c.Window, c.Layers, c.Dim, c.Heads, c.KVHeads, c.FFN, c.Vocab, c.Seed)
 	return scheduler.Fingerprints{
 		Restore: restore,
-		Exact:   fmt.Sprintf("%s chunk=%d exact=%t", restore, c.PrefillChunk, c.Exact),
+		Exact:   fmt.Sprintf("%s chunk=%d/%d exact=%t", restore, c.PrefillChunk, c.LeastChunk, c.Exact),
 	}
 }

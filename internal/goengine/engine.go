@@ -3,7 +3,7 @@
 // told to fail in scripted ways. It never loads a model and its text means nothing.
 //
 // A position's bits depend on the tokens before it alone: not on the crowd, the slot, the chunking, or
-// whether it was prefilled, decoded or restored. What the contract forbids its callers panics.
+// whether it was prefilled, decoded or restored, unless Config.LeastChunk says otherwise. What the contract forbids its callers panics.
 package goengine
 
 import (

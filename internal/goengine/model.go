@@ -36,6 +36,7 @@ type model struct {
 	headNorm  []float32
 	layers    []layer
 	shifts    [][]float32 // [adapter][dim], added to every embedding; the first, of no adapter, is empty
+	tooShort  []float32   // added to every embedding in a chunk that is too short
 	cos, sin  []float32   // [position][headDim/2]
 
 	x, norm, q, att, proj []float32 // dim each
@@ -74,6 +75,7 @@ func newModel(cfg Config) *model {
 	for _, name := range cfg.Adapters {
 		m.shifts = append(m.shifts, shift(cfg, name))
 	}
+	m.tooShort = shift(cfg, "too short a chunk")
 	m.head, m.headNorm = matrix(cfg.Vocab, cfg.Dim, gainLogits), norm()
 	m.makeRope()
 	m.x, m.norm, m.q = make([]float32, cfg.Dim), make([]float32, cfg.Dim), make([]float32, cfg.Dim)
@@ -118,8 +120,9 @@ func (m *model) weightBytes() int64 {
 }
 
 // forward evaluates token at the slot's next position and leaves the residual stream in m.x. It is the
-// one path of prefill and decode, one token at a time, so that a position's bits depend on nothing else.
-func (m *model) forward(s *slot, token int) {
+// one path of prefill and decode, one token at a time, so that a position's bits depend on nothing else but whether its chunk is too
+// short.
+func (m *model) forward(s *slot, token int, short bool) {
 	if m.cfg.Mode == Echo {
 		s.kv[s.next()*m.cfg.cellFloats()] = float32(token)
 		return
@@ -127,6 +130,9 @@ func (m *model) forward(s *slot, token int) {
 	dim := m.cfg.Dim
 	copy(m.x, m.embedding[token*dim:(token+1)*dim])
 	add(m.x, m.shifts[s.adapter])
+	if short {
+		add(m.x, m.tooShort)
+	}
 	for i := range m.layers {
 		l := &m.layers[i]
 		rmsNorm(m.norm, m.x, l.attNorm)

@@ -8,8 +8,8 @@ import (
 	"github.com/meshnet/node/scheduler"
 )
 
-// Prefill implements scheduler.Engine. A chunk that crosses the grid, leaves the context, or is the
-// prompt's last in a slot without a sampler panics.
+// Prefill implements scheduler.Engine. A chunk that crosses the grid (with LeastChunk: is longer than it), leaves the context, or
+// is the prompt's last in a slot without a sampler panics.
 func (e *Engine) Prefill(chunk scheduler.Chunk) scheduler.Result {
 	s := e.slot(chunk.Slot)
 	e.enter(Call{Op: OpPrefill, Slot: chunk.Slot, Pos: chunk.Pos, Tokens: len(chunk.Tokens), Last: chunk.Last})
@@ -21,12 +21,12 @@ func (e *Engine) Prefill(chunk scheduler.Chunk) scheduler.Result {
 	}
 	if f := e.faults.strike(FaultPrefill, OpPrefill, nil, chunk.Slot); f != nil {
 		for _, token := range chunk.Tokens[:len(chunk.Tokens)/2] {
-			e.advance(s, token)
+			e.advance(s, token, len(chunk.Tokens))
 		}
 		return failed(f.cause(scheduler.CauseFatal), "the backend failed in the chunk at position %d", chunk.Pos)
 	}
 	for _, token := range chunk.Tokens {
-		e.advance(s, token)
+		e.advance(s, token, len(chunk.Tokens))
 	}
 	if !chunk.Last {
 		return scheduler.Result{Outcome: scheduler.OutcomeNone}
@@ -72,7 +72,7 @@ func (e *Engine) evaluate(row scheduler.Row, logits []float32, fatal *Fault) sch
 	if f := e.faults.strike(FaultNoKV, OpDecode, nil, row.Slot); f != nil {
 		return failed(f.cause(scheduler.CauseNoKV), "no KV cell for position %d", row.Pos)
 	}
-	e.advance(s, row.Token)
+	e.advance(s, row.Token, 1)
 	e.model.logits(s, logits)
 	return scheduler.Result{Outcome: scheduler.OutcomeToken}
 }
@@ -90,15 +90,16 @@ func (e *Engine) failHalfway(rows []scheduler.Row) *Fault {
 			continue
 		}
 		held := s.n
-		e.advance(s, row.Token)
+		e.advance(s, row.Token, 1)
 		e.setTokens(s, held)
 		s.spoilt = e.cfg.Mode == Recurrent
 	}
 	return fatal
 }
 
-func (e *Engine) advance(s *slot, token scheduler.Token) {
-	e.model.forward(s, int(token))
+// advance evaluates one of a slot's tokens in a call that has so many of them.
+func (e *Engine) advance(s *slot, token scheduler.Token, tokens int) {
+	e.model.forward(s, int(token), tokens < e.cfg.LeastChunk)
 	e.setTokens(s, s.n+1)
 }
 
@@ -180,7 +181,7 @@ func (e *Engine) checkChunk(s *slot, chunk scheduler.Chunk) {
 		panic("goengine: Prefill with no tokens")
 	case chunk.Pos < 0 || chunk.Pos+n > e.cfg.ContextTokens:
 		panic(fmt.Sprintf("goengine: Prefill of %d tokens at position %d, the context has %d", n, chunk.Pos, e.cfg.ContextTokens))
-	case chunk.Pos/grid != (chunk.Pos+n-1)/grid:
+	case n > grid || e.cfg.LeastChunk == 0 && chunk.Pos/grid != (chunk.Pos+n-1)/grid:
 		panic(fmt.Sprintf("goengine: Prefill of %d tokens at position %d crosses the grid of %d", n, chunk.Pos, grid))
 	case chunk.Last && !s.open:
 		panic(fmt.Sprintf("goengine: Prefill to the prompt's end in slot %d, which has no sampler", chunk.Slot))

@@ -17,9 +17,8 @@ const (
 	LaneSweep   = 2 * time.Second
 	RescueEvery = 10 * time.Second // of one worker: they do not look at once
 	GuestsEvery = 250 * time.Millisecond
-	MostVain    = 3   // doublings of GuestsEvery
-	Lookers     = 8   // that look as often as they may
-	LookAhead   = 256 // requests in one look for guests
+	MostRead    = 64                     // requests in one look for guests
+	Listing     = 100 * time.Microsecond // of pause behind a look, for each tenant that waits
 )
 
 const beatEvery = AckWait / 3
@@ -33,6 +32,7 @@ type message struct {
 	deliveries int
 	lane       *lane
 
+	offered bool          // it was delivered, or taken out of the order for a guest
 	holder  *node         // whom it was delivered to; nil while it waits
 	renewed time.Duration // when the holder's lease began; it is renewed every beatEvery from then on
 }
@@ -42,22 +42,50 @@ type lane struct {
 	owner  *node // nil: the lane of all
 	fresh  queue[*message]
 	again  queue[*message]
-	stored []int // by tenant: requests that are waiting or running
-	some   int   // tenants with any
+	of     []queue[*message] // fresh, by tenant, those that were offered meanwhile among them
+	taken  int               // of fresh: for guests
+	stored []int             // by tenant: requests that are waiting or running
+	some   int               // tenants with any
 }
 
 func newLane(owner *node, tenants int) *lane {
-	return &lane{owner: owner, stored: make([]int, tenants)}
+	l := &lane{owner: owner, stored: make([]int, tenants)}
+	if owner == nil {
+		l.of = make([]queue[*message], tenants)
+	}
+	return l
 }
 
-func (l *lane) waiting() int { return l.again.len() + l.fresh.len() }
+func (l *lane) waiting() int { return l.again.len() + l.unoffered() }
+
+// unoffered is how many requests nobody was offered.
+func (l *lane) unoffered() int { return l.fresh.len() - l.taken }
 
 // next takes the next one to be delivered; there is one.
 func (l *lane) next() *message {
 	if l.again.len() > 0 {
 		return l.again.pop()
 	}
-	return l.fresh.pop()
+	for {
+		m := l.fresh.pop()
+		if !m.offered {
+			m.offered = true
+			return m
+		}
+		l.taken--
+	}
+}
+
+// first is a tenant's first request in the lane of all that nobody was offered; nil where it has none.
+func (l *lane) first(tenant int) *message {
+	of := &l.of[tenant]
+	for of.len() > 0 {
+		if m := of.items[of.head]; !m.offered {
+			return m
+		}
+		of.pop()
+	}
+	return nil
 }
 
 // fetch is a worker's question for requests in the lane of all.
@@ -92,6 +120,9 @@ func (b *bus) publish(l *lane, t *turn, from *message) bool {
 		l.some++
 	}
 	l.fresh.push(m)
+	if l.owner == nil {
+		l.of[t.tenant].push(m)
+	}
 	b.offer(l)
 	return true
 }

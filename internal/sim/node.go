@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/meshnet/node/scheduler"
+	"github.com/meshnet/node/worker/ledger"
 )
 
 // leastTick is how long a tick takes that evaluates nothing.
@@ -46,8 +47,7 @@ type node struct {
 	own      *lane
 	sweeping bool // a sweep of the own lane is planned
 
-	skipped map[int]bool // tenants that the last look for guests passed over
-	vain    int          // looks in a row that found nobody
+	noLook time.Duration // before that time
 }
 
 // run is an attempt at a turn on a node.
@@ -62,7 +62,7 @@ type run struct {
 func (w *world) start(id int, own *lane) *node {
 	w.boots++
 	n := &node{w: w, id: id, name: fmt.Sprintf("n%d", id), boot: fmt.Sprintf("b%d", w.boots), up: true, now: w.now,
-		runs: map[scheduler.TurnKey]*run{}, tenants: map[int]int{}, skipped: map[int]bool{}, own: own}
+		runs: map[scheduler.TurnKey]*run{}, tenants: map[int]int{}, own: own}
 	own.owner = n
 	n.engine = newEngine(w.speeds, w.factor(id), w.cfg.Slots, &n.now)
 	sched, err := scheduler.New(n.engine, scheduler.Config{
@@ -222,63 +222,53 @@ func (n *node) look() {
 		return
 	}
 	n.lookForGuests()
-	n.w.after(GuestsEvery<<min(n.vain, MostVain)*time.Duration(max(Lookers, len(n.w.nodes)))/Lookers, n.look)
+	n.w.after(GuestsEvery, n.look)
 }
 
-// lookForGuests is one look past the lane's head, as worker.guests has it; but it takes no time, so that no two of them see each other.
+// lookForGuests is one look past the lane's head, as worker's guests have it. But it takes no time, so that no two of them find the same request;
+// and the request itself is taken out of its order, where the worker runs a copy and deletes the request in the end.
 func (n *node) lookForGuests() {
-	if !n.full() {
+	l := n.w.bus.all
+	if !n.full() || n.w.now < n.noLook {
 		return
 	}
-	l := n.w.bus.all
-	news := l.fresh.len() > 0
 	n.w.traffic.count(n.w.now, Guests, msgAsk)
-	if !news && len(n.skipped) == 0 {
+	if l.unoffered() == 0 {
 		return
 	}
 	n.w.traffic.count(n.w.now, Guests, 2*msgAsk)
-	guests := l.some
-	for tenant := range n.tenants {
-		if l.stored[tenant] > 0 {
-			guests--
-		}
-	}
-	for tenant := range n.skipped {
-		news = news || n.wants(l, tenant)
-	}
-	places := min(guests, 2*n.limit-n.pledged-n.held)
-	if n.lonely > 0 || !news || places <= 0 {
+	n.noLook = n.w.now + time.Duration(l.some)*Listing
+	if n.lonely > 0 {
 		return
 	}
-	n.lookThrough(l, places)
-}
-
-// wants says whether a tenant has requests in the lane, and none here.
-func (n *node) wants(l *lane, tenant int) bool { return l.stored[tenant] > 0 && n.tenants[tenant] == 0 }
-
-func (n *node) lookThrough(l *lane, places int) {
-	batch := min(LookAhead, l.waiting())
-	n.w.traffic.count(n.w.now, Guests, msgFetch+batch+msgExpiry)
-	n.vain++
-	clear(n.skipped)
-	passed := n.w.passed[:0]
-	for range batch {
-		m := l.next()
-		if places > 0 && n.wants(l, m.t.tenant) {
-			places--
-			n.vain = 0
-			n.w.stats.guests++
-			n.take(m, true)
+	from, reads := n.w.rng.IntN(n.w.cfg.Tenants), 0
+	for i := range n.w.cfg.Tenants {
+		tenant := (from + i) % n.w.cfg.Tenants
+		if reads == MostRead || 2*n.limit-n.pledged-n.held <= 0 {
+			return
+		}
+		if l.stored[tenant] == 0 || n.tenants[tenant] > 0 {
 			continue
 		}
-		m.deliveries++
-		n.skipped[m.t.tenant] = true
-		passed = append(passed, m)
+		reads++
+		n.w.traffic.count(n.w.now, Guests, msgAsk)
+		if m := l.first(tenant); m != nil {
+			n.invite(l, m)
+		}
 	}
-	n.w.traffic.count(n.w.now, Guests, msgNak*len(passed))
-	for _, m := range passed {
-		l.again.push(m)
+}
+
+// invite takes a guest's request, unless its turn runs elsewhere.
+func (n *node) invite(l *lane, m *message) {
+	n.w.traffic.count(n.w.now, Guests, msgRead)
+	may := ledger.Message{Lineage: m.lineage, PayloadHash: m.t.hash}
+	if m.t.rec.State != ledger.Absent && !ledger.MayTakeOver(m.t.rec, may, ledger.Self{}) {
+		return
 	}
-	n.w.passed = passed
-	n.w.bus.offer(l)
+	n.w.traffic.count(n.w.now, Guests, msgPublish+msgFetch+3*msgAsk) // the copy comes and is fetched; the request is found and deleted
+	n.w.traffic.writes++
+	n.w.stats.guests++
+	m.offered = true
+	l.taken++
+	n.take(m, true)
 }

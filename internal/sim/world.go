@@ -58,8 +58,7 @@ type world struct {
 	tenants []string
 	traffic traffic
 	stats   stats
-	passed  []*message // buffer of lookThrough
-	errs    []error    // what cannot be
+	errs    []error // what cannot be
 }
 
 // Run simulates a scenario until every turn has ended.
@@ -110,7 +109,7 @@ func newWorld(cfg *Scenario, speeds *Speeds) *world {
 	w.stats.init(cfg)
 	w.bus = &bus{w: w, all: newLane(nil, cfg.Tenants)}
 	for id := range cfg.Workers {
-		w.nodes = append(w.nodes, w.start(id, newLane(nil, cfg.Tenants)))
+		w.nodes = append(w.nodes, w.start(id, &lane{stored: make([]int, cfg.Tenants)}))
 	}
 	return w
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -15,9 +16,9 @@ import (
 const adapterStrength = 1.0
 
 // WriteAdapter writes a LoRA adapter with random weights, for every matrix of the layers of a model of the shape, to path,
-// replacing what is there. After an error nothing usable is left at path.
-func WriteAdapter(path string, shape Shape, seed uint64, rank int) error {
-	p, err := newAdapterPlan(shape, rank)
+// replacing what is there. The matrices have the ranks in turn. After an error nothing usable is left at path.
+func WriteAdapter(path string, shape Shape, seed uint64, ranks ...int) error {
+	p, err := newAdapterPlan(shape, ranks)
 	if err != nil {
 		return err
 	}
@@ -41,9 +42,9 @@ func Adapter(tb testing.TB, shape string, seed uint64) string {
 
 // newAdapterPlan plans a pair of small matrices for each large one: A, which turns an input into a vector of size rank, and
 // B, which turns that into what is added to the output.
-func newAdapterPlan(shape Shape, rank int) (*plan, error) {
-	if rank < 1 {
-		return nil, fmt.Errorf("testmodel: rank %d; an adapter's is at least 1", rank)
+func newAdapterPlan(shape Shape, ranks []int) (*plan, error) {
+	if len(ranks) == 0 || slices.Min(ranks) < 1 {
+		return nil, fmt.Errorf("testmodel: ranks %v; an adapter has at least one, of at least 1", ranks)
 	}
 	base, err := newPlan(shape)
 	if err != nil {
@@ -54,12 +55,12 @@ func newAdapterPlan(shape Shape, rank int) (*plan, error) {
 	p.set("general.architecture", shape.Arch)
 	p.set("general.name", "Meshnet test adapter of "+shape.Name)
 	p.set("adapter.type", "lora")
-	p.set("adapter.lora.alpha", float32(rank)) // llama.cpp multiplies by alpha / rank
+	p.set("adapter.lora.alpha", float32(ranks[0])) // llama.cpp multiplies by alpha / rank
 	for _, t := range base.tensors {
 		if !strings.HasPrefix(t.name, "blk.") || t.kind != gguf.TensorF16 {
 			continue
 		}
-		in, out := t.dims[0], t.dims[1]
+		in, out, rank := t.dims[0], t.dims[1], ranks[len(p.tensors)/2%len(ranks)]
 		p.tensors = append(p.tensors,
 			tensor{t.name + ".lora_a", []int{in, rank}, gguf.TensorF16, projection(in, 1)},
 			tensor{t.name + ".lora_b", []int{rank, out}, gguf.TensorF32, normal(float32(adapterStrength / math.Sqrt(float64(rank))))})

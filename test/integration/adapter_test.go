@@ -58,6 +58,33 @@ func TestASuspendedSessionGoesOnWithItsAdapterWithinItsGrammar(t *testing.T) {
 	}
 }
 
+func TestACrowdOfMixedAdaptersKeepsToItsGrammars(t *testing.T) {
+	model, o := adaptedModel(t), llama.Options{Slots: 6, ContextTokens: 256, PrefillChunk: 32, Exact: true}
+	vocab := model.Facts().VocabTokens
+	n := newNode(t, model, o, nil)
+	grammars := []struct{ text, form string }{
+		{`root ::= "(" ([a-f] [0-9])*`, `^\(([a-f][0-9])*[a-f]?$`}, {`root ::= [0-9]+`, `^[0-9]+$`}, {"", `(?s).*`},
+	}
+	var requests []scheduler.Request
+	for i := range 9 {
+		req := with([]string{"", "bard", "clerk"}[i%3], requestTokens(fmt.Sprint("s", i), randomPrompt(uint64(i), 20+i, vocab), 24))
+		req.Grammar.Text = grammars[i/3].text // each with each adapter
+		req.Sampling.Temperature, req.Sampling.Seed = 1, uint64(i+1)
+		requests = append(requests, req)
+		n.submit(req)
+	}
+	ends := n.complete()
+	for i, req := range requests {
+		got := ends[req.Key()].Tokens
+		if want := alone(t, model, o, req); !slices.Equal(got, want) {
+			t.Errorf("%s with %q yields %v, alone %v", req.Session, req.Adapter, got, want)
+		}
+		if text := textOf(t, model, got); len(got) != 24 || !regexp.MustCompile(grammars[i/3].form).MatchString(text) {
+			t.Errorf("%s with %q: %d tokens, text %q, want 24 that match %s", req.Session, req.Adapter, len(got), text, grammars[i/3].form)
+		}
+	}
+}
+
 func TestKVOnDiskIsHotAfterARestartForItsOwnAdapterOnly(t *testing.T) {
 	model, o := adaptedModel(t), llama.Options{Slots: 2, ContextTokens: 256, PrefillChunk: 32}
 	vocab := model.Facts().VocabTokens

@@ -171,5 +171,8 @@ func TestTheSweepFindsTheStoryModelExact(t *testing.T) {
 		if exact && (report.BitExact == nil || !*report.BitExact) {
 			t.Errorf("not bit-exact: %+v", report.Settings)
 		}
+		if exact && (report.SettingsExact == nil || !*report.SettingsExact) {
+			t.Errorf("kept KV or a cancelled neighbour changes bits: %+v", report.SettingDifferences)
+		}
 	}
 }

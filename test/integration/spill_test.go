@@ -13,7 +13,7 @@ import (
 // spilledTo gives a node the folder, as after a start of its process.
 func spilledTo(t testing.TB, dir string) func(*llama.Engine, *scheduler.Config) {
 	return func(engine *llama.Engine, c *scheduler.Config) {
-		store, err := spill.Open(spill.Options{Dir: dir, BudgetBytes: 1 << 30, Recipes: scheduler.Recipes(engine), Load: engine.LoadState})
+		store, err := spill.Open(spill.Options{Dir: dir, BudgetBytes: 1 << 30, Recipes: scheduler.Recipes(engine), Exact: engine.Fingerprints().Exact, Load: engine.LoadState})
 		if err != nil {
 			t.Fatal(err)
 		}

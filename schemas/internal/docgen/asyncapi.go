@@ -148,11 +148,12 @@ func requestHeaders() object {
 		return object{{"type", "string"}, {"description", text}, {"pattern", pattern}}
 	}
 	return object{{"type", "object"}, {"properties", object{
-		{"Nats-Msg-Id", header("tenant/session/turn/nonce, on a client's own publish; a move has none.", "^[^/]+/[^/]+/[0-9]+/[^/]+$")},
+		{"Nats-Msg-Id", header("tenant/session/turn/nonce, on a client's own publish; a move or copy has none.", "^[^/]+/[^/]+/[0-9]+/[^/]+$")},
 		{schemas.HeaderFrom, header("Of a move: stream sequences of the copies before this one, oldest first.", "^[1-9][0-9]*(,[1-9][0-9]*)*$")},
-		{schemas.HeaderBorn, header("Of a move: stream timestamp of the first copy, Unix milliseconds.", "^[1-9][0-9]*$")},
+		{schemas.HeaderBorn, header("Of a move or copy: stream timestamp of the first copy, Unix milliseconds.", "^[1-9][0-9]*$")},
 		{schemas.HeaderHops, header("Of a move: how often it was moved.", "^[1-9][0-9]*$")},
 		{schemas.HeaderFit, header("Of a move: it fits only this lane.", "^1$")},
+		{schemas.HeaderTwin, header("Of a copy: stream sequence of the request that waits on in its lane, and goes once the turn is done.", "^[1-9][0-9]*$")},
 	}}}
 }
 
