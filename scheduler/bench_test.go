@@ -3,22 +3,36 @@ package scheduler_test
 import (
 	"fmt"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/meshnet/node/scheduler"
 )
 
-// decoding is a scheduler in the steady state: every session decodes, and none ends soon.
+// decoding is a scheduler in the steady state: every session of one tenant decodes, and none ends soon.
 func decoding(tb testing.TB, sessions int) *scheduler.Scheduler {
 	tb.Helper()
-	engine := newStub(sessions, 1<<30, 256)
+	return decodingFor(tb, sessions, 1, false)
+}
+
+func tenantOf(i, tenants int) string { return fmt.Sprintf("t%d", i%tenants) }
+
+// decodingFor is decoding of several tenants, with room for one more session where that is wanted.
+func decodingFor(tb testing.TB, sessions, tenants int, room bool) *scheduler.Scheduler {
+	tb.Helper()
+	slots := sessions
+	if room {
+		slots++
+	}
+	engine := newStub(slots, 1<<30, 256)
 	sched, err := scheduler.New(engine, scheduler.Config{Budget: scheduler.DefaultBudget(engine.Facts())})
 	if err != nil {
 		tb.Fatal(err)
 	}
 	for i, name := range names(sessions) {
 		req := request(name, i, 10, scheduler.MaxNewTokensLimit)
+		req.Tenant = tenantOf(i, tenants)
 		req.Deadline = time.Now().Add(time.Hour)
 		if d := sched.Submit(req); !d.Running() {
 			tb.Fatal(d)
@@ -46,11 +60,47 @@ func TestSteadyTickDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// BenchmarkTick256 is the scheduler's own share of a tick with 256 decoding sessions.
-func BenchmarkTick256(b *testing.B) {
-	sched := decoding(b, 256)
+// BenchmarkTick is the scheduler's own share of a tick: of decoding sessions alone, beside a prompt of which each tick evaluates a chunk, and with a
+// full queue of the same tenants behind them.
+func BenchmarkTick(b *testing.B) {
+	for _, load := range []string{"decode", "prefill", "queue"} {
+		for _, sessions := range []int{8, 64, 256} {
+			for _, tenants := range []int{1, 10, 100} {
+				if tenants <= sessions {
+					b.Run(fmt.Sprintf("%s/sessions=%d/tenants=%d", load, sessions, tenants), func(b *testing.B) {
+						benchmarkTick(b, load, sessions, tenants)
+					})
+				}
+			}
+		}
+	}
+}
+
+// longPrompt is so long that its turn's beginning and end do not count.
+var longPrompt = sync.OnceValue(func() []scheduler.Token { return prompt(1, 1<<20) })
+
+func benchmarkTick(b *testing.B, load string, sessions, tenants int) {
+	sched := decodingFor(b, sessions, tenants, load == "prefill")
+	if load == "queue" {
+		for i := range scheduler.DefaultBudget(scheduler.Facts{Slots: 1}).MaxQueueDepth {
+			req := request(fmt.Sprintf("queued%d", i), i, 10, 10)
+			req.Tenant = tenantOf(i, tenants)
+			if d := sched.Submit(req); d.Reason != scheduler.Queued {
+				b.Fatal(d)
+			}
+		}
+	}
+	turn := uint64(0)
 	b.ReportAllocs()
 	for b.Loop() {
+		if load == "prefill" && sched.Pending() == sessions {
+			turn++
+			long := scheduler.Request{Tenant: "t0", Session: "long", Turn: turn, Prompt: longPrompt(), MaxNewTokens: 1, Sampling: scheduler.DefaultSampling()}
+			if d := sched.Submit(long); !d.Running() {
+				b.Fatal(d)
+			}
+			sched.TakeResults(nil)
+		}
 		if _, err := sched.Tick(); err != nil {
 			b.Fatal(err)
 		}

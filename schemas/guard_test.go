@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/meshnet/node/schemas"
@@ -133,7 +134,9 @@ func BenchmarkGuard(b *testing.B) {
 		})
 	}
 	for name, c := range codecs() {
-		run(name, c.samples[0])
+		for i, sample := range c.samples {
+			run(fmt.Sprintf("%s/%d", name, i), sample)
+		}
 	}
 	for name, c := range hostile() {
 		run(name, c.data)
@@ -141,32 +144,40 @@ func BenchmarkGuard(b *testing.B) {
 	run("the costliest maps", costly())
 }
 
+// BenchmarkDecode is what a message costs its reader: the guard, decoding and validation.
 func BenchmarkDecode(b *testing.B) {
-	for name, c := range codecs() {
-		b.Run(name, func(b *testing.B) {
-			b.ReportAllocs()
-			for b.Loop() {
-				if _, err := c.decode(c.samples[0]); err != nil {
-					b.Fatal(err)
-				}
+	eachSample(b, func(b *testing.B, c codec, data []byte, _ any) {
+		b.SetBytes(int64(len(data)))
+		for b.Loop() {
+			if _, err := c.decode(data); err != nil {
+				b.Fatal(err)
 			}
-		})
-	}
+		}
+	})
 }
 
 func BenchmarkEncode(b *testing.B) {
-	for name, c := range codecs() {
-		m, err := c.decode(c.samples[0])
-		if err != nil {
-			b.Fatal(err)
-		}
-		b.Run(name, func(b *testing.B) {
-			b.ReportAllocs()
-			for b.Loop() {
-				if _, err := c.encode(m); err != nil {
-					b.Fatal(err)
-				}
+	eachSample(b, func(b *testing.B, c codec, _ []byte, m any) {
+		for b.Loop() {
+			if _, err := c.encode(m); err != nil {
+				b.Fatal(err)
 			}
-		})
+		}
+	})
+}
+
+// eachSample runs a benchmark for every sample of every message, named after its type.
+func eachSample(b *testing.B, run func(b *testing.B, c codec, data []byte, m any)) {
+	for _, c := range codecs() {
+		for i, data := range c.samples {
+			m, err := c.decode(data)
+			if err != nil {
+				b.Fatal(err)
+			}
+			b.Run(fmt.Sprintf("%s/%d", strings.TrimPrefix(fmt.Sprintf("%T", m), "*schemas."), i), func(b *testing.B) {
+				b.ReportAllocs()
+				run(b, c, data, m)
+			})
+		}
 	}
 }
