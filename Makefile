@@ -59,6 +59,9 @@ bench: llama ## run the Go benchmarks (BENCH=regexp chooses)
 bench-decode: llama ## compare decode throughput with llama.cpp's batched benchmark (WEIGHTS=q4_0)
 	@scripts/bench-decode.sh
 
+bench-peer: build ## measure against llama.cpp's own server, into docs/benchmarks.md (half an hour; BENCH_PEER="--only gap")
+	@scripts/bench-peer.sh --write docs/benchmarks.md $(BENCH_PEER)
+
 .PHONY: sameness
 sameness: build ## sweep models of 30 layers in several quantisations, with and without --exact
 	@scripts/sameness.sh
