@@ -21,9 +21,9 @@ type scenario struct {
 	model string
 	table kind
 
-	worker []string // settings of the worker
-	peer   []string // and of llama-server
-	load   []string // arguments of worker bench
+	worker []string   // settings of the worker
+	peer   []string   // and of llama-server
+	loads  [][]string // arguments of worker bench, a run each
 	// Whether each round is a run of its own with a seed of its own: what the servers keep of one round must not serve the next.
 	fresh bool
 	// prompts, where there are any, are the lines of a file of prompts for the seed.
@@ -49,27 +49,30 @@ const usual = "prompts of 64 to 192 tokens, 64 new ones"
 
 func scenarios() []scenario {
 	var list []scenario
-	load := []string{"--concurrency", "1,2,4,8,16", "--requests", "16", "--prompt-tokens", "64-192", "--output-tokens", "64"}
+	lengths := []string{"--prompt-tokens", "64-192", "--output-tokens", "64"}
+	few := append([]string{"--concurrency", "1,2,4", "--requests", "16"}, lengths...)
+	many := append([]string{"--concurrency", "8,16", "--requests", "32"}, lengths...)
+	loads := [][]string{few, many}
 	for _, model := range []string{"q4_0", "q8_0", "q4_k_m", "story"} {
-		list = append(list, scenario{name: "same settings, " + model, model: model, load: load,
+		list = append(list, scenario{name: "same settings, " + model, model: model, loads: loads,
 			about:  usual + "; both with 16 slots of 512 tokens and 2 threads",
 			worker: []string{"--max-active", "16", "--ctx", "512", "--threads", "2"},
 			peer:   []string{"--parallel", "16", "--ctx-size", strconv.Itoa(16 * 512), "--threads", "2"}})
 	}
-	list = append(list, scenario{name: "defaults, q4_0", model: "q4_0", load: load, about: usual + "; both as they start without settings"})
+	list = append(list, scenario{name: "defaults, q4_0", model: "q4_0", loads: loads, about: usual + "; both as they start without settings"})
 	shared := []string{"--concurrency", "8", "--requests", "8", "--warmup", "0", "--shared-prefix", "600", "--prompt-tokens", "20", "--output-tokens", "16"}
 	const together = "8 requests at once with the same 600 tokens first and 20 of their own, 16 new ones; every round with other tokens"
 	list = append(list,
-		scenario{name: "prefix, peer's defaults", model: "q4_0", table: prefix, load: shared, fresh: true,
+		scenario{name: "prefix, peer's defaults", model: "q4_0", table: prefix, loads: [][]string{shared}, fresh: true,
 			about: together + "; both as they start without settings"},
-		scenario{name: "prefix, peer's prompt cache", model: "q4_0", table: prefix, load: shared, fresh: true,
+		scenario{name: "prefix, peer's prompt cache", model: "q4_0", table: prefix, loads: [][]string{shared}, fresh: true,
 			about:  together + "; llama-server with a slot for each, its memory cache of 8 GiB and reuse of cached pieces",
 			worker: []string{"--threads", "2"},
 			peer: []string{"--parallel", "8", "--ctx-size", strconv.Itoa(8 * 2048), "--threads", "2", "--cache-ram", "8192",
 				"--cache-reuse", "32", "--slot-prompt-similarity", "0.1"}},
 		scenario{name: "gap", model: "q4_0", table: gap, fresh: true, prompts: longBesideFour,
 			about:  "4 requests of 32 tokens with 300 new ones, and one of 4096 tokens with 16 at the same time; both as they start, but with room for it",
-			load:   []string{"--concurrency", "5", "--requests", "5", "--warmup", "0", "--output-tokens", "300"},
+			loads:  [][]string{{"--concurrency", "5", "--requests", "5", "--warmup", "0", "--output-tokens", "300"}},
 			worker: []string{"--ctx", "4352"}, peer: []string{"--ctx-size", strconv.Itoa(5 * 4352), "--parallel", "5"}})
 	return list
 }
@@ -108,19 +111,21 @@ func (s scenario) measure(ctx context.Context, f flags, model string, progress i
 		runs, rounds = f.Rounds, 1
 	}
 	for seed := 1; seed <= runs; seed++ {
-		load := append([]string{"--rounds", strconv.Itoa(rounds), "--seed", strconv.Itoa(seed)}, s.load...)
-		if s.prompts != nil {
-			path := filepath.Join(dir, "prompts.jsonl")
-			if err := os.WriteFile(path, []byte(s.prompts(seed)), 0o600); err != nil {
+		for _, load := range s.loads {
+			load = append([]string{"--rounds", strconv.Itoa(rounds), "--seed", strconv.Itoa(seed)}, load...)
+			if s.prompts != nil {
+				path := filepath.Join(dir, "prompts.jsonl")
+				if err := os.WriteFile(path, []byte(s.prompts(seed)), 0o600); err != nil {
+					return out, err
+				}
+				load = append(load, "--prompts", path)
+			}
+			report, err := servers.bench(ctx, f, load, progress)
+			if err != nil {
 				return out, err
 			}
-			load = append(load, "--prompts", path)
+			out.reports = append(out.reports, report)
 		}
-		report, err := servers.bench(ctx, f, load, progress)
-		if err != nil {
-			return out, err
-		}
-		out.reports = append(out.reports, report)
 	}
 	return out, nil
 }

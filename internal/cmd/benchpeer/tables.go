@@ -35,11 +35,13 @@ func tables(results []result) string {
 func throughputTable(b *strings.Builder, r result) {
 	b.WriteString("| at once | tokens/s, mesh | llama-server | ratio | TTFT median, ms | llama-server | TPOT median, ms | llama-server | same texts |\n")
 	b.WriteString("|---|---|---|---|---|---|---|---|---|\n")
-	for _, p := range r.reports[0].Phases {
-		mesh, peer := p.Systems[0].Median, p.Systems[1].Median
-		fmt.Fprintf(b, "| %d | %.0f | %.0f | **%.2f** | %.0f | %.0f | %.1f | %.1f | %d of %d |\n", p.Concurrency,
-			mesh.OutputTokensPerSecond, peer.OutputTokensPerSecond, medianOf(roundRatios(p)), mesh.TTFT.Median, peer.TTFT.Median,
-			mesh.TPOT.Median, peer.TPOT.Median, p.SameTexts, p.ComparedTexts)
+	for _, report := range r.reports {
+		for _, p := range report.Phases {
+			mesh, peer := p.Systems[0].Median, p.Systems[1].Median
+			fmt.Fprintf(b, "| %d | %.0f | %.0f | **%.2f** | %.0f | %.0f | %.1f | %.1f | %d of %d |\n", p.Concurrency,
+				mesh.OutputTokensPerSecond, peer.OutputTokensPerSecond, medianOf(roundRatios(p)), mesh.TTFT.Median, peer.TTFT.Median,
+				mesh.TPOT.Median, peer.TPOT.Median, p.SameTexts, p.ComparedTexts)
+		}
 	}
 }
 
