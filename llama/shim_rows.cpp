@@ -188,9 +188,9 @@ class row_products : public extra_buffer_type, public tensor_traits {
 };
 
 bool row_products::agree() const {
-    constexpr int64_t rows = 21, blocks = 3, columns = 5, length = blocks * block_values;
+    constexpr int64_t rows = 21, blocks = 3, columns = 37, length = blocks * block_values;  // no multiple of anything, and many
     constexpr ggml_type types[] = { GGML_TYPE_Q4_0, GGML_TYPE_Q5_0, GGML_TYPE_Q8_0 };  // by mn_rows_type
-    float    numbers[rows * length];
+    float    numbers[columns * length];
     uint32_t state = 1;
     for (float & x : numbers) {
         state = state * 1664525u + 1013904223u;

@@ -132,47 +132,83 @@ template <typename B> inline void prefetch_next(const B * w, int64_t row, int64_
     }
 }
 
-// Eight rows times N columns. A register holds the values of two rows, so that one instruction works on both.
-template <typename B, int N>
-MN_AVX512_ENTRY void tile_avx512(const void * weights, const mn_rows_panel & p, int64_t column, float * out, int64_t stride) {
-    const B *     w        = (const B *) weights;
-    const int64_t row      = p.blocks;
-    const int64_t at       = column * p.blocks;
+// A block of each of eight rows, taken apart for the kernels: a register holds the values of two rows, so that one instruction works
+// on both, and their scales in the same halves.
+struct eight_blocks {
+    __m512i values[4];
+    __m512  scales[4];
+};
+
+template <typename B> MN_AVX512 void take_apart(const B * w, int64_t row, int64_t b, eight_blocks & out) {
     const __m512i pairs[4] = { _mm512_set_epi32(1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0),
                                _mm512_set_epi32(3, 3, 3, 3, 3, 3, 3, 3, 2, 2, 2, 2, 2, 2, 2, 2),
                                _mm512_set_epi32(5, 5, 5, 5, 5, 5, 5, 5, 4, 4, 4, 4, 4, 4, 4, 4),
                                _mm512_set_epi32(7, 7, 7, 7, 7, 7, 7, 7, 6, 6, 6, 6, 6, 6, 6, 6) };
-    __m512        acc[4][N] = {};
-    for (int64_t b = 0; b < row; ++b) {
-        prefetch_next(w, row, b);
-        const __m512 scales = _mm512_castps256_ps512(scales_of(w + b, row));
-        __m512i      values[4];
-        __m512       scale[4];
+    prefetch_next(w, row, b);
+    const __m512 scales = _mm512_castps256_ps512(scales_of(w + b, row));
 #    pragma GCC unroll 4
-        for (int r = 0; r < 4; ++r) {
-            values[r] = B::unsigned_pair(w[b + 2 * r * row], w[b + (2 * r + 1) * row]);
-            scale[r]  = _mm512_permutexvar_ps(pairs[r], scales);
-        }
+    for (int r = 0; r < 4; ++r) {
+        out.values[r] = B::unsigned_pair(w[b + 2 * r * row], w[b + (2 * r + 1) * row]);
+        out.scales[r] = _mm512_permutexvar_ps(pairs[r], scales);
+    }
+}
+
+// The sums of eight rows times N columns.
+template <int N> struct eight_sums {
+    __m512 lanes[4][N] = {};
+
+    // Adds a block of the rows times that of each column, the first of which is block at of the panel.
+    MN_AVX512 void add(const eight_blocks & w, const mn_rows_panel & p, int64_t at) {
 #    pragma GCC unroll 4
         for (int c = 0; c < N; ++c) {
-            const int64_t i       = at + c * p.blocks + b;
+            const int64_t i       = at + c * p.blocks;
             const __m512i against = _mm512_broadcast_i64x4(load32(p.values + i * 32));
             const __m512i offset  = _mm512_broadcast_i64x4(load32(p.offsets + i * 8));
             const __m512  factor  = _mm512_set1_ps(p.scales[i]);
 #    pragma GCC unroll 4
             for (int r = 0; r < 4; ++r) {
-                const __m512 sum = _mm512_cvtepi32_ps(_mm512_dpbusd_epi32(offset, values[r], against));
-                acc[r][c]        = _mm512_fmadd_ps(_mm512_mul_ps(scale[r], factor), sum, acc[r][c]);
+                const __m512 sum = _mm512_cvtepi32_ps(_mm512_dpbusd_epi32(offset, w.values[r], against));
+                lanes[r][c]      = _mm512_fmadd_ps(_mm512_mul_ps(w.scales[r], factor), sum, lanes[r][c]);
             }
         }
     }
+
+    MN_AVX512 void store(float * out, int64_t stride) const {
 #    pragma GCC unroll 4
-    for (int c = 0; c < N; ++c) {
+        for (int c = 0; c < N; ++c) {
 #    pragma GCC unroll 4
-        for (int r = 0; r < 4; ++r) {
-            out[c * stride + 2 * r]     = sum_lanes(_mm512_castps512_ps256(acc[r][c]));
-            out[c * stride + 2 * r + 1] = sum_lanes(_mm512_extractf32x8_ps(acc[r][c], 1));
+            for (int r = 0; r < 4; ++r) {
+                out[c * stride + 2 * r]     = sum_lanes(_mm512_castps512_ps256(lanes[r][c]));
+                out[c * stride + 2 * r + 1] = sum_lanes(_mm512_extractf32x8_ps(lanes[r][c], 1));
+            }
         }
+    }
+};
+
+template <typename B, int N>
+MN_AVX512_ENTRY void tile_avx512(const void * weights, const mn_rows_panel & p, int64_t column, float * out, int64_t stride) {
+    eight_sums<N> sums;
+    for (int64_t b = 0; b < p.blocks; ++b) {
+        eight_blocks w;
+        take_apart((const B *) weights, p.blocks, b, w);
+        sums.add(w, p, column * p.blocks + b);
+    }
+    sums.store(out, stride);
+}
+
+// The same with weights that were taken apart before.
+template <int N>
+MN_AVX512_ENTRY void tile_of_strip(const void * strip, const mn_rows_panel & p, int64_t column, float * out, int64_t stride) {
+    eight_sums<N> sums;
+    for (int64_t b = 0; b < p.blocks; ++b) {
+        sums.add(((const eight_blocks *) strip)[b], p, column * p.blocks + b);
+    }
+    sums.store(out, stride);
+}
+
+template <typename B> MN_AVX512_ENTRY void fill_strip(const void * weights, int64_t row, eight_blocks * strip) {
+    for (int64_t b = 0; b < row; ++b) {
+        take_apart((const B *) weights, row, b, strip[b]);
     }
 }
 
@@ -229,12 +265,15 @@ template <typename B> int64_t rows_in_cache(int64_t blocks) {
     return std::clamp(fit, mn_rows_at_once, 8 * mn_rows_at_once);
 }
 
+int64_t columns_in_cache(int64_t blocks) {
+    return std::max(tile_columns, panel_bytes / (blocks * panel_block) / tile_columns * tile_columns);
+}
+
 // tiles has the tile for one column first, for tile_columns last.
 template <typename B>
 void multiply(tile * const (&tiles)[tile_columns], const void * weights, int64_t first, int64_t last, const mn_rows_panel & panel,
               int64_t n, float * out, int64_t stride) {
-    const int64_t fit  = panel_bytes / (panel.blocks * panel_block) / tile_columns * tile_columns;
-    const int64_t step = std::max(tile_columns, fit);
+    const int64_t step = columns_in_cache(panel.blocks);
     const int64_t rows = rows_in_cache<B>(panel.blocks);
     for (int64_t from = 0; from < n; from += step) {
         const int64_t to = std::min(n, from + step);
@@ -250,9 +289,34 @@ void multiply(tile * const (&tiles)[tile_columns], const void * weights, int64_t
     }
 }
 
+// From so many columns on, eight rows are taken apart once for all of them, if they are short enough to stay in the first-level cache.
+constexpr int64_t strip_columns = 32;
+constexpr int64_t strip_blocks  = 64;
+
+template <typename B>
+void multiply_strips(const void * weights, int64_t first, int64_t last, const mn_rows_panel & panel, int64_t n, float * out, int64_t stride) {
+    static tile * const tiles[] = { tile_of_strip<1>, tile_of_strip<2>, tile_of_strip<3>, tile_of_strip<4> };
+    eight_blocks        strip[strip_blocks];
+    const int64_t       step = columns_in_cache(panel.blocks);
+    for (int64_t from = 0; from < n; from += step) {
+        const int64_t to = std::min(n, from + step);
+        for (int64_t next = first; next < last; next += mn_rows_at_once) {
+            const int64_t row = std::min(next, last - mn_rows_at_once);
+            fill_strip<B>((const B *) weights + row * panel.blocks, panel.blocks, strip);
+            for (int64_t column = from; column < to; column += tile_columns) {
+                tiles[std::min(tile_columns, to - column) - 1](strip, panel, column, out + column * stride + row, stride);
+            }
+        }
+    }
+}
+
 template <typename B>
 void with_avx512(const void * weights, int64_t first, int64_t last, const mn_rows_panel & panel, int64_t n, float * out,
                  int64_t stride) {
+    if (n >= strip_columns && panel.blocks <= strip_blocks) {
+        multiply_strips<B>(weights, first, last, panel, n, out, stride);
+        return;
+    }
     static tile * const tiles[] = { tile_avx512<B, 1>, tile_avx512<B, 2>, tile_avx512<B, 3>, tile_avx512<B, 4> };
     multiply<B>(tiles, weights, first, last, panel, n, out, stride);
 }
