@@ -61,7 +61,7 @@ func TestExactHotTurnGoesOnWhereItsChunkIsNotTooShort(t *testing.T) {
 			r.run(second)
 			miss := hotkv.Hit
 			if test.cached == 0 {
-				miss = hotkv.MissInvalidated
+				miss = hotkv.MissNever // and its client was told: see TestKVThatNoTurnCouldTakeIsNotKept
 			}
 			r.wantCached(second.Key(), test.cached, miss)
 			r.wantTokens(second.Key(), baseline(t, cfg, second))
@@ -151,4 +151,31 @@ func TestTurnsThatShareAnythingComeOutAsCold(t *testing.T) {
 			t.Fatalf("%d tokens prefilled and %d cached in all, of the turns %d and %d", tele.PrefillTokensTotal, tele.CachedTokensTotal, evaluated, cached)
 		}
 	})
+}
+
+// An exact engine takes nothing of some KV, whatever comes next. Then the client is not told that it was kept, and it is in nobody's way.
+func TestKVThatNoTurnCouldTakeIsNotKept(t *testing.T) {
+	for name, test := range map[string]struct {
+		change    func(*goengine.Config)
+		newTokens int
+		kept      bool
+	}{
+		"shorter than a chunk":              {func(c *goengine.Config) { c.PrefillChunk = 64 }, 5, false},
+		"as long as a chunk":                {func(c *goengine.Config) { c.PrefillChunk = 40 }, 5, true},
+		"shorter than the least chunk":      {func(c *goengine.Config) { c.PrefillChunk, c.LeastChunk = 100, 41 }, 5, false},
+		"as long as the least chunk":        {func(c *goengine.Config) { c.PrefillChunk, c.LeastChunk = 100, 40 }, 5, true},
+		"recurrent, and decoded":            {func(c *goengine.Config) { c.Mode, c.PrefillChunk = goengine.Recurrent, 40 }, 5, false},
+		"recurrent, and prefilled only":     {func(c *goengine.Config) { c.Mode, c.PrefillChunk = goengine.Recurrent, 40 }, 1, true},
+		"not exact, shorter than any chunk": {func(c *goengine.Config) { c.Exact, c.PrefillChunk = false, 64 }, 5, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := small()
+			cfg.Exact = true
+			test.change(&cfg)
+			r := newRig(t, cfg)
+			if end := r.run(kept(request("s", 1, 40, test.newTokens))); end.Kept != test.kept {
+				t.Errorf("kept is %t, want %t", end.Kept, test.kept)
+			}
+		})
+	}
 }

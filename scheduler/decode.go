@@ -40,7 +40,8 @@ func (s *Scheduler) decodeGroup(batch []*turn) {
 		return
 	}
 	for i, t := range batch {
-		s.charge(t, 1)
+		t.ran++
+		s.charge(t.account, 1)
 		if s.evaluated(t, &results[i], OutcomeToken) {
 			t.pos++
 			s.yield(t, &results[i])

@@ -1,6 +1,10 @@
 package scheduler
 
-import "github.com/meshnet/node/hotkv"
+import (
+	"math"
+
+	"github.com/meshnet/node/hotkv"
+)
 
 // stop marks a turn. One that waits leaves at once, an active one at the next tick boundary.
 func (s *Scheduler) stop(t *turn, v verdict) bool {
@@ -30,10 +34,10 @@ func (s *Scheduler) reap() {
 	s.cleanSlots()
 }
 
-// park keeps a completed turn's KV in its slot, if its client asked for that and the hot budget has room for it.
-// The last token was never evaluated, so it is no part of the KV.
+// park keeps a completed turn's KV in its slot, if its client asked for that, the hot budget has room for it, and a later turn
+// could go on from it. The last token was never evaluated, so it is no part of the KV.
 func (s *Scheduler) park(t *turn) {
-	if !t.req.Keep {
+	if !t.req.Keep || !s.usable(t) {
 		return
 	}
 	tokens := make([]Token, 0, t.pos)
@@ -50,6 +54,17 @@ func (s *Scheduler) park(t *turn) {
 	t.kept = true
 	s.soil(t.slot, slotClosing)
 	s.slots[t.slot].parked = t.key.SessionKey()
+}
+
+// usable says whether any turn could take something of the KV that the turn leaves. An exact engine's takes only what is as good as cold,
+// of which a short prompt leaves nothing, nor one that was decoded on top of where the model cannot trim: kept, it would be in the way of
+// other sessions' and then be a miss.
+func (s *Scheduler) usable(t *turn) bool {
+	if !s.facts.Exact {
+		return true
+	}
+	exact := s.facts.exactUpTo(t.pos, min(t.exactLen, t.pos), math.MaxInt)
+	return exact > 0 && (exact == t.pos || s.facts.Trim != TrimNone)
 }
 
 // end records a marked turn's ending and gives back all it held. If it was active, its slot is left for cleanSlots.

@@ -53,16 +53,13 @@ func (p *paces) least(now time.Time, promptTokens, steps, grid int) time.Duratio
 	return least + time.Duration(steps)*step
 }
 
-// checkPace refuses a turn whose whole generation cannot be over by its deadline even if it ran alone from now on. What is hot of
-// its prompt takes no time, and what an earlier attempt began is gone on with.
+// checkPace refuses a turn whose whole generation cannot be over by its deadline even if it ran alone from now on. What an earlier
+// attempt began is gone on with.
 func (s *Scheduler) checkPace(t *turn) *Decision {
 	if t.req.Deadline.IsZero() || t.req.Continued || len(t.req.Replay) > 0 {
 		return nil
 	}
-	prompt := len(t.req.Prompt)
-	if entry, found := s.hot.Peek(t.key.SessionKey()); found && prompt > 0 && entry.Recipe == s.recipe(t) {
-		prompt -= reusable(s.facts, entry, t.req.Prompt)
-	}
+	prompt := s.coldTokens(t)
 	need := s.paces.least(t.submitted, prompt, t.req.MaxNewTokens-1, s.facts.PrefillChunk)
 	left := t.req.Deadline.Sub(t.submitted)
 	if need <= left {
@@ -72,4 +69,29 @@ func (s *Scheduler) checkPace(t *turn) *Decision {
 		Needed: int64((need + time.Millisecond - 1) / time.Millisecond), Available: left.Milliseconds(),
 		Message: fmt.Sprintf("%d prompt tokens and %d new ones take this node %s at best, the deadline is in %s; allow more time or ask for fewer tokens",
 			prompt, t.req.MaxNewTokens, need.Round(time.Millisecond), left.Round(time.Millisecond))}}
+}
+
+// coldTokens is how many of the prompt's tokens have to be evaluated at least: what is hot, is shared, or was evaluated by a turn that will
+// share it, takes no time. Where that cannot be known yet, it is all but one.
+func (s *Scheduler) coldTokens(t *turn) int {
+	prompt, key := len(t.req.Prompt), t.key.SessionKey()
+	if prompt == 0 {
+		return 0
+	}
+	if !s.first(t) || s.leaves(key) || s.cfg.Spill.Holds(key, t.req.Epoch) {
+		return 1 // an earlier turn may leave it, or it is on disk
+	}
+	hot := 0
+	if entry, found := s.hot.Peek(key); found && entry.Recipe == s.recipe(t) {
+		hot = reusable(s.facts, entry, t.req.Prompt)
+	}
+	if s.shares(t) {
+		hot = max(hot, s.stored(t))
+		for _, other := range s.active {
+			if other.phase == phasePrefill && !other.marked() {
+				hot = max(hot, min(other.pos, s.common(t, other)))
+			}
+		}
+	}
+	return prompt - hot
 }

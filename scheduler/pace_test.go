@@ -1,6 +1,7 @@
 package scheduler_test
 
 import (
+	"fmt"
 	"math"
 	"testing"
 	"time"
@@ -150,4 +151,54 @@ func TestTurnThatIsGoneOnWithIsNotRefusedForItsDeadline(t *testing.T) {
 	r.finish()
 	r.wantEnd(key("s", 1), scheduler.Failed, "deadline")
 	r.wantEnd(key("u", 1), scheduler.Failed, "deadline")
+}
+
+// What is shared of a prompt is hot as well: kept, or on the way with whoever evaluates it.
+func TestWhatIsSharedOfAPromptTakesNoTimeOfADeadline(t *testing.T) {
+	r := newRig(t, small(), sharing(scheduler.ShareTenant))
+	r.timed(nil)
+	for i, name := range names(2) { // the second has it saved
+		r.run(after(64, name, i, 16, 4))
+	}
+	for i := range 4 {
+		r.run(request(fmt.Sprint("warm", i), 10+i, 32, 4))
+	}
+	req := after(64, "s", 5, 16, 1) // 80 tokens, of which 64 are shared
+	if d := r.submit(within(r, req, 29*time.Millisecond)); d.Reason != scheduler.RejectedDeadline || d.Detail.Needed != 30 {
+		t.Errorf("%s %+v, want rejected-deadline, 30 ms needed", d, d.Detail)
+	}
+	if d := r.submit(within(r, req, 30*time.Millisecond)); d.Reason != scheduler.Admitted {
+		t.Errorf("%s, want admitted", d)
+	}
+	r.finish()
+	r.wantEnd(req.Key(), scheduler.Completed, "length")
+}
+
+// Nor is a turn refused for a prompt that may be hot when its time comes: because an earlier turn of its session is still to leave it, or
+// because it is on disk.
+func TestPromptThatMayBeHotTakesNoTimeOfADeadline(t *testing.T) {
+	for name, leave := range map[string]func(r *rig, first scheduler.Request){
+		"earlier turn is live": func(r *rig, first scheduler.Request) { r.accept(first); r.untilTokens(first.Key(), 1) },
+		"on disk": func(r *rig, first scheduler.Request) {
+			r.run(first)
+			r.run(kept(request("other", 3, 64, 2))) // takes its place in memory
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := small()
+			r := newRig(t, cfg, hotBytes(80), withSpill(openSpill(t, cfg, t.TempDir())))
+			r.timed(nil)
+			r.run(request("warm", 1, 64, 10))
+			first := kept(request("s", 2, 64, 2))
+			leave(r, first)
+			next := turn(first, baseline(t, cfg, first), 10, 1)
+			if d := r.submit(within(r, next, 100*time.Millisecond)); !d.Accepted() {
+				t.Errorf("%s, want accepted", d)
+			}
+			r.finish()
+			if end := r.ends[next.Key()]; end.Usage.Cached != 65 {
+				t.Errorf("%d tokens of its prompt were hot, want 65", end.Usage.Cached)
+			}
+		})
+	}
 }

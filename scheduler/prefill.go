@@ -8,12 +8,16 @@ const idlePrefillChunks = 4
 // prefill evaluates chunks of prompts, tenants by their rounds and the turns of each in the order of before, within the tick's
 // bound; one chunk is always allowed.
 func (s *Scheduler) prefill() {
-	for chunks, tokens := 0, 0; ; chunks++ {
-		t := s.nextToPrefill()
-		if t == nil || !s.keepPrefix(t) {
+	for chunks, tokens := 0, 0; ; {
+		by := s.nextToPrefill()
+		if by == nil {
 			return
 		}
-		if t.marked() { // while its KV was saved for others
+		t := by.evaluates()
+		if !s.keepPrefix(t) {
+			return
+		}
+		if by.evaluates() != t { // its KV was saved for others, which may be all that was wanted, and it may have been given up on
 			continue
 		}
 		chunk := s.nextChunk(t)
@@ -21,7 +25,8 @@ func (s *Scheduler) prefill() {
 		if chunks > 0 && !s.mayPrefill(chunks+1, tokens) {
 			return
 		}
-		s.prefillChunk(t, chunk)
+		s.prefillChunk(t, by.account, chunk)
+		chunks++
 	}
 }
 
@@ -39,11 +44,11 @@ func (s *Scheduler) mayPrefill(chunks, tokens int) bool {
 	return chunks <= idlePrefillChunks
 }
 
-// newcomer says whether someone waits for the next tick, which gives out slots: a turn that has a place, or one for which a session
-// can be suspended.
+// newcomer says whether someone waits for the next tick, which gives out slots: a turn that has a place and needs nothing else first, or
+// one for which a session can be suspended.
 func (s *Scheduler) newcomer() bool {
 	for _, t := range s.active {
-		if t.phase == phaseOpening && !t.marked() {
+		if t.phase == phaseOpening && !t.marked() && t.reading != readRunning && t.evaluates() == nil {
 			return true
 		}
 	}
@@ -63,19 +68,33 @@ func (s *Scheduler) newcomer() bool {
 	return false
 }
 
+// evaluates is the turn whose prompt goes on when it is this one's turn: its own, or that of the one it waits for, which else might
+// wait behind whoever this one goes ahead of. It is nil where nothing is to be evaluated for it.
+func (t *turn) evaluates() *turn {
+	switch {
+	case t.marked():
+	case t.phase == phasePrefill:
+		return t
+	case t.phase == phaseOpening && t.leader.willSave(t.awaited):
+		return t.leader
+	}
+	return nil
+}
+
+// nextToPrefill is the turn for which the next chunk is evaluated; nil if there is none.
 func (s *Scheduler) nextToPrefill() (next *turn) {
 	for _, a := range s.ring {
 		a.wants = false
 	}
 	for _, t := range s.active {
-		t.account.wants = t.account.wants || t.phase == phasePrefill && !t.marked()
+		t.account.wants = t.account.wants || t.evaluates() != nil
 	}
 	a := s.next()
 	if a == nil {
 		return nil
 	}
 	for _, t := range s.active {
-		if t.account == a && t.phase == phasePrefill && !t.marked() && (next == nil || before(t, next)) {
+		if t.account == a && t.evaluates() != nil && (next == nil || before(t, next)) {
 			next = t
 		}
 	}
@@ -93,7 +112,8 @@ func (s *Scheduler) nextChunk(t *turn) Chunk {
 	return chunk
 }
 
-func (s *Scheduler) prefillChunk(t *turn, chunk Chunk) {
+// prefillChunk evaluates a chunk, on the account of the tenant for which it is.
+func (s *Scheduler) prefillChunk(t *turn, by *account, chunk Chunk) {
 	changed := s.turnTo(t.adapter)
 	s.callEngine()
 	result := s.engine.Prefill(chunk)
@@ -106,8 +126,9 @@ func (s *Scheduler) prefillChunk(t *turn, chunk Chunk) {
 	if result.Outcome == OutcomeNone || result.Outcome == OutcomeToken {
 		s.report.PrefillTokens += n
 		t.prefilled += n
-		t.account.passed = 0
-		s.charge(t, n)
+		t.ran += n
+		by.passed = 0
+		s.charge(by, n)
 	}
 	want := OutcomeNone
 	if chunk.Last {

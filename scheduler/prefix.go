@@ -116,6 +116,7 @@ func (s *Scheduler) stored(t *turn) int {
 // will have its KV saved then. It asks anew at every tick: once that turn has saved it, or ended, or could not, the wait is over.
 // A turn of which something is hot, or has to be, waits for nobody.
 func (s *Scheduler) awaitsPrefix(t *turn) bool {
+	t.leader = nil
 	entry, hot := s.hot.Peek(t.key.SessionKey())
 	if hot && entry.Recipe == s.recipe(t) || t.req.RequireHot || !s.shares(t) {
 		return false
@@ -135,7 +136,13 @@ func (s *Scheduler) awaitsPrefix(t *turn) bool {
 		return false
 	}
 	leader.saveAt(most)
+	t.leader, t.awaited = leader, most
 	return true
+}
+
+// willSave says whether the turn has still to save so much of its KV for others. A nil turn has not.
+func (t *turn) willSave(pos int) bool {
+	return t != nil && t.phase == phasePrefill && !t.marked() && slices.Contains(t.saves, pos)
 }
 
 // exact says whether all of the turn's KV is as good as cold, or will be.

@@ -358,3 +358,33 @@ func TestSharedKeptAndSpilledTurnsComeOutTheSame(t *testing.T) {
 		}, hotBytes(hot), sharing(scheduler.ShareTenant))
 	})
 }
+
+// Who waits for a prefix gets no less than its turn: the session that evaluates it goes on in the place of whoever waits for it, however
+// low its own priority is, and whatever else its tenant sends.
+func TestWaitingForAPrefixTakesNoLongerThanEvaluatingIt(t *testing.T) {
+	for name, last := range map[string]func(scheduler.Request) scheduler.Request{
+		"higher priority": func(req scheduler.Request) scheduler.Request { req.Priority = 8; return req },
+		"another tenant":  func(req scheduler.Request) scheduler.Request { return of("other", req) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, small(), sharing(scheduler.ShareAll), budget(func(b *scheduler.NodeBudget) { b.MaxPrefillTokensPerTick = 16 }))
+			low := after(100, "low", 0, 20, 2)
+			low.Priority = -8
+			r.accept(low)
+			r.tick()
+			for i := range 2 { // they go ahead of the first
+				r.accept(request(fmt.Sprint("mid", i), 10+i, 240, 2))
+			}
+			urgent := last(after(100, "urgent", 1, 20, 2))
+			r.accept(urgent)
+			ticks := 0
+			r.tickUntil(func() bool { ticks++; return r.ends[urgent.Key()].Reason != "" })
+			if r.ends[key("mid0", 1)].Reason != "" || r.ends[key("mid1", 1)].Reason != "" {
+				t.Errorf("after %d ticks it ended behind turns that came before it", ticks)
+			}
+			r.finish()
+			r.wantTokens(urgent.Key(), baseline(t, small(), urgent))
+			r.wantCached(urgent.Key(), 96, hotkv.MissNever)
+		})
+	}
+}

@@ -80,10 +80,8 @@ func (s *Scheduler) account(tenant string) *account {
 
 func (s *Scheduler) passedOften(a *account) bool { return a.passed >= max(1, s.budget.MaxOvertakings) }
 
-// charge counts tokens that were evaluated for a turn. Who has used up its round goes to the end of the ring.
-func (s *Scheduler) charge(t *turn, tokens int) {
-	a := t.account
-	t.ran += tokens
+// charge counts tokens that were evaluated for a tenant. Who has used up its round goes to the end of the ring.
+func (s *Scheduler) charge(a *account, tokens int) {
 	had := a.credit > 0
 	a.credit = max(a.credit-float64(tokens), -maxDebtQuanta*a.quantum)
 	if had && a.credit <= 0 && len(s.ring) > 1 {

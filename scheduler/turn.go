@@ -42,6 +42,9 @@ type turn struct {
 	chain []digest // names of the prompt's beginnings, one each Facts.unit; nil until they are needed
 	saves []int    // positions at which its KV is to be saved for others
 
+	leader  *turn // the turn that this one waits for, without a slot; nil if it waits for none. It
+	awaited int   // will save so many tokens of KV
+
 	cached    int        // prompt tokens taken from hot KV, its session's or shared
 	prefilled int        // prompt tokens evaluated
 	miss      hotkv.Miss // what the look-up for the session's hot KV came to

@@ -34,9 +34,12 @@ func (c *kvFlags) sharing() scheduler.Sharing {
 const spillLimit = 10 * time.Second
 
 // checkSpill is what can be said before there is an engine.
-func (c *kvFlags) checkSpill() error {
-	if c.KVSpillBudget < 1 {
+func (c *kvFlags) checkSpill(hot *byteCount) error {
+	switch {
+	case c.KVSpillBudget < 1:
 		return usageError("--kv-spill-budget is %d bytes; give at least 1, or leave --kv-spill out", c.KVSpillBudget)
+	case c.KVSpill != "" && hot != nil && *hot == 0:
+		return usageError("--kv-spill with a --hot-budget of 0 would write nothing: only what memory has kept goes to disk; give room for a session at least")
 	}
 	return nil
 }

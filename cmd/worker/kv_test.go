@@ -47,3 +47,10 @@ func TestSpillBudgetMustBeSomething(t *testing.T) {
 		t.Errorf("exit %d, stderr %q", code, stderr)
 	}
 }
+
+func TestSpillOfAWorkerThatKeepsNothingIsRefused(t *testing.T) {
+	code, _, stderr := commandLine("", "run", "--kv-spill", t.TempDir(), "--hot-budget", "0")
+	if code != exitUsage || !strings.Contains(stderr, "--hot-budget of 0 would write nothing") {
+		t.Errorf("exit %d, stderr %q", code, stderr)
+	}
+}

@@ -165,7 +165,7 @@ func (c *runCommand) config(env *environment) (worker.Config, error) {
 	if err := c.inRange(); err != nil {
 		return cfg, err
 	}
-	if err := c.checkSpill(); err != nil {
+	if err := c.checkSpill(c.HotBudget); err != nil {
 		return cfg, err
 	}
 	cfg.URL, cfg.HTTP = c.url(), c.HTTP

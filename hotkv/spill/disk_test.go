@@ -2,15 +2,15 @@ package spill_test
 
 import (
 	"bytes"
-	"errors"
 	"io"
 	"os"
 	"sync"
+	"syscall"
 
 	"github.com/meshnet/node/hotkv/spill"
 )
 
-var errFull = errors.New("no space left on device")
+var errFull error = &os.PathError{Op: "write", Path: "kv", Err: syscall.ENOSPC}
 
 // brokenDisk is a folder whose calls fail, or wait, as a test says.
 type brokenDisk struct {
@@ -163,6 +163,9 @@ func (d *brokenDisk) Remove(name string) error {
 	defer d.mu.Unlock()
 	if _, ok := d.files[name]; !ok {
 		return os.ErrNotExist
+	}
+	if d.space >= 0 {
+		d.space += len(d.files[name])
 	}
 	delete(d.files, name)
 	return nil

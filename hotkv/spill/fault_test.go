@@ -140,19 +140,49 @@ func TestFaultsOfTheFileSystemCostTheKVOnly(t *testing.T) {
 
 func TestFullDiskLosesWhatDoesNotFit(t *testing.T) {
 	disk := newDisk()
-	disk.space = oneFile + oneFile/2
+	disk.space = oneFile / 2
 	r := newRig(t, on(disk))
 	r.Offer(r.memory.entry("a", 1, 0))
-	r.Offer(r.memory.entry("b", 2, 0))
 	r.end()
 	r.wantLost(map[spill.Lost]int64{spill.LostWrite: 1})
-	if got := r.Stats(); got.Written != 1 || got.Faults != 1 || got.Bytes != int64(oneFile) {
-		t.Errorf("%+v, want 1 written, 1 fault and one file's bytes", got)
+	if got := r.Stats(); got.Written != 0 || got.Faults != 1 || got.Bytes != 0 {
+		t.Errorf("%+v, want none written, 1 fault and no bytes", got)
 	}
 	disk.space = -1
 	r.open(on(disk))
+	r.wantMiss("a")
+}
+
+// A disk that is smaller than the budget has what was used last, as the budget would.
+func TestFullDiskKeepsWhatWasUsedLast(t *testing.T) {
+	disk := newDisk()
+	disk.space = 2*oneFile + oneFile/2
+	r := newRig(t, on(disk))
+	for i, name := range []string{"a", "b", "c", "d"} {
+		r.Offer(r.memory.entry(name, byte(i+1), int64(i)))
+	}
+	r.reopen(on(disk))
+	r.wantMiss("a", "b")
+	r.wantHit("c", 3)
+	r.wantHit("d", 4)
+	r.end()
+	if disk.space != 2*oneFile+oneFile/2 {
+		t.Errorf("%d bytes of the disk are free in the end", disk.space)
+	}
+}
+
+// What is larger than all that is kept drives none of it out in vain.
+func TestFullDiskGivesUpNothingInVain(t *testing.T) {
+	disk := newDisk()
+	disk.space = oneFile
+	r := newRig(t, on(disk))
+	r.Offer(r.memory.entry("a", 1, 0))
+	r.Offer(r.memory.entry("longer", 2, 1))
+	r.end()
+	r.wantLost(map[spill.Lost]int64{spill.LostWrite: 1})
+	r.open(on(disk))
 	r.wantHit("a", 1)
-	r.wantMiss("b")
+	r.wantMiss("longer")
 }
 
 func TestUnreadableFileIsAMiss(t *testing.T) {

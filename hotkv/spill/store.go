@@ -150,6 +150,17 @@ func (o *Options) complete() error {
 // Takes says whether a restore fingerprint is one of those that the store was opened for.
 func (s *Store) Takes(recipe string) bool { return slices.Contains(s.o.Recipes, recipe) }
 
+// Holds says whether there is an entry of the session that a Fetch with that epoch would take.
+func (s *Store) Holds(key hotkv.Key, epoch uint64) bool {
+	if s == nil {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	it := s.byKey[key]
+	return it != nil && it.epoch == epoch && !s.closed
+}
+
 // Offer takes e, a saved entry, to be written soon. Where the backlog is full, e is larger than the whole budget, or of a recipe that the
 // store does not take, it is dropped. An older entry of the same session is dropped in any case.
 func (s *Store) Offer(e hotkv.Entry) { s.offer(e, true) }

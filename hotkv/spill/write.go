@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"slices"
+	"syscall"
 
 	"github.com/meshnet/node/hotkv"
 )
@@ -40,8 +41,37 @@ func (s *Store) nextToWrite() (it *item, closed bool) {
 // errNoRoom: the budget is used up by files that cannot be removed, or are being read.
 var errNoRoom = errors.New("no room within the budget")
 
-// writeFile makes room and writes the item's file, whose bytes count from before it is made.
+// writeFile writes the item's file. Where the disk is full below the budget, what was used longest ago makes room, once: else old KV that
+// nobody asks for would keep out all that is new.
 func (s *Store) writeFile(it *item) error {
+	err := s.tryFile(it)
+	if (errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)) && s.evictAsMuch(it.file.Bytes) {
+		return s.tryFile(it)
+	}
+	return err
+}
+
+// evictAsMuch gives up the least recently used files that have so many bytes together. It is false, and gives up none, where there are
+// not as many.
+func (s *Store) evictAsMuch(bytes int64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var oldest []*item
+	for at := s.stored.Front(); at != nil && bytes > 0; at = at.Next() {
+		oldest = append(oldest, at.Value.(*item))
+		bytes -= at.Value.(*item).file.Bytes
+	}
+	if bytes > 0 {
+		return false
+	}
+	for _, it := range oldest {
+		s.evict(it)
+	}
+	return true
+}
+
+// tryFile makes room within the budget and writes the item's file, whose bytes count from before it is made.
+func (s *Store) tryFile(it *item) error {
 	if !s.makeRoom(it) {
 		return errNoRoom
 	}
