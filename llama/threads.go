@@ -16,7 +16,7 @@ import (
 const (
 	calibrationSteps  = 7
 	calibrationBudget = 2 * time.Second
-	calibrationRows   = 4
+	calibrationRows   = 8
 	calibrationGain   = 0.8 // more threads must take this share of the time at most: fewer are less easily disturbed
 )
 

@@ -71,8 +71,8 @@ func scenarios() []scenario {
 			peer: []string{"--parallel", "8", "--ctx-size", strconv.Itoa(8 * 2048), "--threads", "2", "--cache-ram", "8192",
 				"--cache-reuse", "32", "--slot-prompt-similarity", "0.1"}},
 		scenario{name: "gap", model: "q4_0", table: gap, fresh: true, prompts: longBesideFour,
-			about:  "4 requests of 32 tokens with 300 new ones, and one of 4096 tokens with 16 at the same time; both as they start, but with room for it",
-			loads:  [][]string{{"--concurrency", "5", "--requests", "5", "--warmup", "0", "--output-tokens", "300"}},
+			about:  "4 requests of 32 tokens with 400 new ones, which arrive by chance, five a second, and behind them one of 4096 tokens with 16; both as they start, but with room for it",
+			loads:  [][]string{{"--rate", "5", "--requests", "5", "--warmup", "0", "--output-tokens", "400"}},
 			worker: []string{"--ctx", "4352"}, peer: []string{"--ctx-size", strconv.Itoa(5 * 4352), "--parallel", "5"}})
 	return list
 }
@@ -88,7 +88,7 @@ func longBesideFour(seed int) string {
 		return strings.Join(list, ",")
 	}
 	for i := range 4 {
-		fmt.Fprintf(&b, `{"prompt": [%s], "max_tokens": 300}`+"\n", ids(i, 32))
+		fmt.Fprintf(&b, `{"prompt": [%s], "max_tokens": 400}`+"\n", ids(i, 32))
 	}
 	fmt.Fprintf(&b, `{"prompt": [%s], "max_tokens": 16}`+"\n", ids(5, 4096))
 	return b.String()

@@ -33,21 +33,21 @@ func start(ctx context.Context, f flags, s scenario, model, dir string) (*server
 	worker := exec.CommandContext(ctx, f.Worker, append([]string{"run", "--model", model, "--store-dir", filepath.Join(dir, "nats")}, s.worker...)...)
 	peer := exec.CommandContext(ctx, f.Peer, append([]string{"--model", model, "--port", strconv.Itoa(port)}, s.peer...)...)
 	peer.Dir = f.PeerDir
+	timeout, cancel := context.WithTimeout(ctx, startTime)
+	defer cancel()
 	ready := make(chan struct{})
 	if err := list.run(worker, &watcher{mark: []byte("serving"), seen: ready}); err != nil {
 		return nil, err
 	}
-	if err := list.run(peer, &watcher{}); err != nil {
-		list.stop()
-		return nil, err
-	}
-	timeout, cancel := context.WithTimeout(ctx, startTime)
-	defer cancel()
-	select {
+	select { // before the peer starts: the worker measures at its start how many threads are best
 	case <-ready:
 	case <-timeout.Done():
 		list.stop()
 		return nil, errors.New("the worker does not serve; is port 4222 taken?")
+	}
+	if err := list.run(peer, &watcher{}); err != nil {
+		list.stop()
+		return nil, err
 	}
 	if err := healthy(timeout, list.peerURL+"/health"); err != nil {
 		list.stop()
