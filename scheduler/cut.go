@@ -28,7 +28,7 @@ func (f Facts) unit() int {
 	if f.LeastChunk == 0 {
 		return f.PrefillChunk
 	}
-	return (f.LeastChunk + 1) / 2
+	return (f.LeastChunk + 15) / 16
 }
 
 // exactUpTo is how much of n tokens of KV, of which exactLen are exact, a prompt may go on from as if it were cold.

@@ -90,11 +90,11 @@ func TestStatesThatAreSavedForOthersAreNoShortChunkApart(t *testing.T) {
 	for _, want := range []struct {
 		req    scheduler.Request
 		cached int
-	}{{long, 0}, {mid, 68}, {short, 60}} { // 64 is but 4 tokens before 68
+	}{{long, 0}, {mid, 70}, {short, 62}} { // 66 is but 4 tokens before 70
 		r.wantCached(want.req.Key(), want.cached, hotkv.MissNever)
 		r.wantTokens(want.req.Key(), baseline(t, cutAlike(), want.req))
 	}
-	if got, want := r.chunks()[:7], []int{20, 20, 20, 8, 20, 20, 12}; !slices.Equal(got, want) {
+	if got, want := r.chunks()[:7], []int{20, 20, 14, 8, 8, 20, 20}; !slices.Equal(got, want) {
 		t.Errorf("chunks of %v, want %v", got, want)
 	}
 }

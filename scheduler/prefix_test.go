@@ -27,7 +27,7 @@ func after(system int, session string, seed, own, newTokens int) scheduler.Reque
 // what it yields alone.
 func TestSessionsThatArriveTogetherPayForTheirCommonPrefixOnce(t *testing.T) {
 	const sessions, system, own, slots = 64, 600, 20, 8
-	for _, test := range []struct{ grid, least, shared int }{{64, 0, 576}, {128, 0, 512}, {256, 0, 512}, {256, 64, 544}, {128, 64, 544}, {256, 16, 600}} {
+	for _, test := range []struct{ grid, least, shared int }{{64, 0, 576}, {128, 0, 512}, {256, 0, 512}, {256, 64, 556}, {128, 64, 556}, {256, 16, 600}} {
 		t.Run(fmt.Sprintf("grid of %d, no chunk below %d", test.grid, test.least), func(t *testing.T) {
 			cfg := small()
 			cfg.Slots, cfg.ContextTokens, cfg.PrefillChunk, cfg.LeastChunk = slots, 640, test.grid, test.least

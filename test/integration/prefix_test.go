@@ -49,7 +49,7 @@ func TestACrowdWithOneSystemPromptYieldsWhatItYieldsUnshared(t *testing.T) {
 	for _, test := range []struct {
 		grid, shared int
 		exact        bool
-	}{{64, 576, false}, {64, 576, true}, {llama.DefaultPrefillChunk, 544, false}, {llama.DefaultPrefillChunk, 544, true}} {
+	}{{64, 576, false}, {64, 576, true}, {llama.DefaultPrefillChunk, 556, false}, {llama.DefaultPrefillChunk, 556, true}} {
 		o := llama.Options{Slots: 8, ContextTokens: 1024, PrefillChunk: test.grid, Exact: test.exact}
 		shared, prefilled, _ := serveCrowd(t, sessions, story, o, scheduler.ShareTenant)
 		unshared, all, _ := serveCrowd(t, sessions, story, o, scheduler.ShareNothing)
