@@ -189,6 +189,21 @@ func (s *Store) Peek(key Key) (e Entry, ok bool) {
 	return none, false
 }
 
+// Longest is the greatest i from 1 to n at which there is something under key(i), which is a prefix's; 0 where there is nothing.
+func (s *Store) Longest(n int, key func(i int) Key) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.prefixCount == 0 {
+		return 0
+	}
+	for ; n > 0; n-- {
+		if _, stored := s.byKey[key(n)]; stored {
+			return n
+		}
+	}
+	return 0
+}
+
 // OldestParked returns the least recently used entry that is parked: whose slot to reclaim next. It
 // stays the store's and keeps its place in the order of use.
 func (s *Store) OldestParked() (e Entry, ok bool) {

@@ -316,3 +316,24 @@ func TestStatsCountEachLookupOnce(t *testing.T) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
 	}
 }
+
+func TestLongestFindsTheGreatestKeyOfAPrefixThatIsStored(t *testing.T) {
+	s := hotkv.New(100)
+	key := func(i int) hotkv.Key { return hotkv.Key{Tenant: "a", Prefix: [32]byte{byte(i)}} }
+	if got := s.Longest(9, key); got != 0 {
+		t.Errorf("an empty store has prefix %d", got)
+	}
+	for _, i := range []int{3, 7} {
+		e := saved("", 10)
+		e.Key = key(i)
+		mustPut(t, s, e)
+	}
+	for n, want := range map[int]int{0: 0, 2: 0, 3: 3, 6: 3, 7: 7, 9: 7} {
+		if got := s.Longest(n, key); got != want {
+			t.Errorf("of %d the longest is %d, want %d", n, got, want)
+		}
+	}
+	if got := s.Longest(9, func(i int) hotkv.Key { return hotkv.Key{Tenant: "b", Prefix: [32]byte{byte(i)}} }); got != 0 {
+		t.Errorf("another tenant has prefix %d", got)
+	}
+}

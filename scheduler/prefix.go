@@ -103,13 +103,8 @@ func (s *Scheduler) common(a, b *turn) int {
 
 // stored is of how many of the prompt's first tokens the KV is kept.
 func (s *Scheduler) stored(t *turn) int {
-	unit := s.facts.unit()
-	for n := len(t.chain) * unit; n > 0; n -= unit {
-		if _, stored := s.hot.Peek(s.prefixKey(t, n)); stored {
-			return n
-		}
-	}
-	return 0
+	unit, tenant := s.facts.unit(), s.sharers(t)
+	return unit * s.hot.Longest(len(t.chain), func(i int) hotkv.Key { return hotkv.Key{Tenant: tenant, Prefix: t.chain[i-1]} })
 }
 
 // awaitsPrefix says whether the turn waits, without a slot, for another that is evaluating what both prompts begin with, and that
