@@ -124,7 +124,7 @@ func medians(rounds []Measures) Measures {
 		for i, m := range whole {
 			values[i] = number(m)
 		}
-		return median(values)
+		return Median(values)
 	}
 	sum := Measures{Failures: make(map[string]int)}
 	for i := range rounds {
@@ -192,7 +192,7 @@ func medianSummary(rounds []*Measures, of func(*Measures) *Summary) Summary {
 				values = append(values, *number.of(s))
 			}
 		}
-		*number.of(&result) = median(values)
+		*number.of(&result) = Median(values)
 	}
 	for _, m := range rounds {
 		result.Count += of(m).Count

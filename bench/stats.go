@@ -44,8 +44,8 @@ func Percentile(sorted []float64, p float64) float64 {
 	return sorted[low] + (sorted[high]-sorted[low])*(rank-float64(low))
 }
 
-// median of values in any order; 0 without any.
-func median(values []float64) float64 {
+// Median of values in any order; 0 without any.
+func Median(values []float64) float64 {
 	sorted := slices.Sorted(slices.Values(values))
 	return Percentile(sorted, 50)
 }

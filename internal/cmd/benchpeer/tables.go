@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"os"
-	"slices"
 	"strings"
 
 	"github.com/meshnet/node/bench"
@@ -39,7 +38,7 @@ func throughputTable(b *strings.Builder, r result) {
 		for _, p := range report.Phases {
 			mesh, peer := p.Systems[0].Median, p.Systems[1].Median
 			fmt.Fprintf(b, "| %d | %.0f | %.0f | **%.2f** | %.0f | %.0f | %.1f | %.1f | %d of %d |\n", p.Concurrency,
-				mesh.OutputTokensPerSecond, peer.OutputTokensPerSecond, medianOf(roundRatios(p)), mesh.TTFT.Median, peer.TTFT.Median,
+				mesh.OutputTokensPerSecond, peer.OutputTokensPerSecond, bench.Median(roundRatios(p)), mesh.TTFT.Median, peer.TTFT.Median,
 				mesh.TPOT.Median, peer.TPOT.Median, p.SameTexts, p.ComparedTexts)
 		}
 	}
@@ -99,13 +98,7 @@ func row(b *strings.Builder, name string, values [2][]float64, format string) {
 	for i := range ratios {
 		ratios[i] = values[0][i] / values[1][i]
 	}
-	fmt.Fprintf(b, "| %s | "+format+" | "+format+" | **%.2f** |\n", name, medianOf(values[0]), medianOf(values[1]), medianOf(ratios))
-}
-
-func medianOf(values []float64) float64 {
-	sorted := slices.Sorted(slices.Values(values))
-	n := len(sorted)
-	return (sorted[(n-1)/2] + sorted[n/2]) / 2
+	fmt.Fprintf(b, "| %s | "+format+" | "+format+" | **%.2f** |\n", name, bench.Median(values[0]), bench.Median(values[1]), bench.Median(ratios))
 }
 
 // splice puts the tables between the marks of a document.

@@ -8,9 +8,10 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"slices"
 
 	"github.com/alecthomas/kong"
+
+	"github.com/meshnet/node/bench"
 )
 
 type flags struct {
@@ -73,25 +74,16 @@ func run(ctx context.Context, f flags, out, progress io.Writer) error {
 }
 
 func (r *result) summarise() {
-	r.Own = median(r.Owns)
+	r.Own = bench.Median(r.Owns)
 	if len(r.Peers) == 0 {
 		return
 	}
-	r.Peer = median(r.Peers)
+	r.Peer = bench.Median(r.Peers)
 	ratios := make([]float64, len(r.Owns))
 	for i := range ratios {
 		ratios[i] = r.Owns[i] / r.Peers[i]
 	}
-	r.Ratio = median(ratios)
-}
-
-func median(values []float64) float64 {
-	sorted := slices.Sorted(slices.Values(values))
-	mid := len(sorted) / 2
-	if len(sorted)%2 == 1 {
-		return sorted[mid]
-	}
-	return (sorted[mid-1] + sorted[mid]) / 2
+	r.Ratio = bench.Median(ratios)
 }
 
 func printTable(out io.Writer, results []result) error {
