@@ -103,8 +103,8 @@ func (s *Scheduler) common(a, b *turn) int {
 
 // stored is of how many of the prompt's first tokens the KV is kept.
 func (s *Scheduler) stored(t *turn) int {
-	unit, tenant := s.facts.unit(), s.sharers(t)
-	return unit * s.hot.Longest(len(t.chain), func(i int) hotkv.Key { return hotkv.Key{Tenant: tenant, Prefix: t.chain[i-1]} })
+	unit := s.facts.unit()
+	return unit * s.hot.Longest(len(t.chain), func(i int) hotkv.Key { return s.prefixKey(t, i*unit) })
 }
 
 // awaitsPrefix says whether the turn waits, without a slot, for another that is evaluating what both prompts begin with, and that
